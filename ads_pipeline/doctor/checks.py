@@ -3,14 +3,18 @@
 `CHECKS` lists them in the order of the report; `doctor.examination` runs them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from ads_pipeline.doctor import dagster_records
 from ads_pipeline.doctor.dagster_daemon import check_daemon, check_sensors
 from ads_pipeline.doctor.dagster_settings import list_differences
-from ads_pipeline.doctor.day_checks import check_days, describe_days_that_need_you, find_steps
+from ads_pipeline.doctor.day_checks import (
+    check_days,
+    describe_days_that_need_you,
+    find_steps,
+)
 from ads_pipeline.doctor.examination import (
     SLOW_LIMIT,
     Deployment,
@@ -24,7 +28,7 @@ from ads_pipeline.doctor.examination import (
 )
 from ads_pipeline.doctor.folder_checks import check_home, check_lake
 from ads_pipeline.doctor.raw_checks import check_landings, check_raw_runs
-from ads_pipeline.domain.partition import find_customer_problem
+from ads_pipeline.domain.partition import PartitionKey, find_customer_problem
 from ads_pipeline.domain.transitions import Outcome, Status
 from ads_pipeline.errors import LogDamaged
 from ads_pipeline.ledger.consistency.inspection import MisplacedPointer, OpenRun
@@ -33,7 +37,8 @@ from ads_pipeline.quoting import quoted
 from ads_pipeline.settings import DAGSTER_SETTINGS
 
 if TYPE_CHECKING:
-    from ads_pipeline.pipeline.reconciliation import ReconcilePlanner
+    from ads_pipeline.pipeline.reconciliation import Plan, ReconcilePlanner
+    from ads_pipeline.warehouse.file_damage import DamagedFile
     from ads_pipeline.warehouse.values import WarehouseTable
 
 MAX_CLOCK_SKEW: Final = timedelta(seconds=5)
@@ -85,21 +90,36 @@ def check_tables(deployment: Deployment) -> Iterator[Finding]:
 
 def _check_table(deployment: Deployment, planner: "ReconcilePlanner", table: "WarehouseTable") -> Iterator[Finding]:
     from ads_pipeline.pipeline.reconciliation import RepairKind  # noqa: PLC0415
-    from ads_pipeline.warehouse.file_damage import name_held  # noqa: PLC0415
 
     reconcile = _reconcile_command(table.query_name)
     if files := planner.warehouse.count_column_statistics(source=table.source, query_name=table.query_name):
         problem = f"statistics in its log make pandas and other readers drop rows; files: {files:,}"
         yield make_error(table, problem, reconcile)
     plan = planner.plan(DayWindow(source=table.source, query_name=table.query_name))
+    steps = find_steps(deployment, {repair.key for repair in plan.repairs})
     for damaged in plan.damaged:
-        held = name_held(damaged.file, plan.list_lost(damaged))
-        yield make_error(f"{table}/{damaged.file.path}", f"{damaged.problem}; {held}", reconcile)
-    steps = find_steps(deployment, [repair.key for repair in plan.repairs])
+        yield _describe_damaged_file(table, damaged, plan, steps)
     for repair in plan.repairs:
         if repair.kind not in {RepairKind.DEMOTE, RepairKind.RELOAD}:
             make_finding = make_error if repair.kind is RepairKind.REMOVE else make_warning
             yield make_finding(repair.key, repair.reason, steps.get(repair.key) or reconcile)
+
+
+def _describe_damaged_file(
+    table: "WarehouseTable", damaged: "DamagedFile", plan: "Plan", steps: Mapping[PartitionKey, str]
+) -> Finding:
+    """A damaged data file. `steps` has the next command of each partition that raw cannot load again."""
+    from ads_pipeline.warehouse.file_damage import name_held  # noqa: PLC0415
+
+    held = plan.list_held(damaged)
+    where = f"{table}/{damaged.file.path}"
+    problem = f"{damaged.problem}; {name_held(damaged.file, [key.customer_id for key in held])}"
+    reconcile, lost = _reconcile_command(table.query_name), [key for key in held if key in steps]
+    if not lost:
+        return make_error(where, problem, reconcile)
+    names = str(lost[0]) if len(lost) == 1 else f"{len(lost):,} partitions, such as {lost[0]},"
+    rest = f"; {reconcile} loads the others of the file, and reports what is left" if len(lost) < len(held) else ""
+    return make_error(where, f"{problem}; the run of {names} cannot be loaded again", f"{steps[lost[0]]}{rest}")
 
 
 def check_demotions(deployment: Deployment) -> Iterator[Finding]:

@@ -5,14 +5,24 @@ The conditions are those of `state inspect` and of the report, so that their num
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Final
 
 from ads_pipeline.doctor.examination import Deployment, Finding, make_error
-from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.readability import BLOCKED_CONDITIONS, CONDITIONS, Condition, DayCondition, GapReason
+from ads_pipeline.domain.partition import PartitionKey, Run
+from ads_pipeline.domain.readability import (
+    BLOCKED_CONDITIONS,
+    CONDITIONS,
+    Blocker,
+    Condition,
+    DayCondition,
+    GapReason,
+)
+from ads_pipeline.domain.transitions import PartitionState, Status
 from ads_pipeline.ledger.values import DayWindow
 from ads_pipeline.pipeline.day_conditions import DayRules, describe_days, find_days
 from ads_pipeline.pipeline.next_steps import find_next_commands
+from ads_pipeline.pipeline.registration import check_seal
 
 # Reasons that `reconcile` cannot repair.
 _NOT_REPAIRABLE: Final = frozenset({GapReason.NO_CONTRACT, GapReason.UNLOADABLE})
@@ -42,13 +52,24 @@ def count_days(number: int) -> str:
 
 
 def find_steps(deployment: Deployment, keys: Iterable[PartitionKey]) -> Mapping[PartitionKey, str]:
-    """The next commands of those partitions that `reconcile` cannot repair."""
+    """The next commands of those partitions that `reconcile` cannot repair, whether it has tried to or not."""
     rules = DayRules.read(deployment.ledger, deployment.settings, now=deployment.now)
-    described = describe_days(deployment.ledger, keys, rules)
-    stuck = {
-        key: day for key, day in described.items() if day.blocked_by and day.blocked_by.reason in _NOT_REPAIRABLE
+    days = describe_days(deployment.ledger, keys, rules)
+    stuck = {key for key, day in days.items() if day.blocked_by and day.blocked_by.reason in _NOT_REPAIRABLE}
+    lost = {state.key for state in deployment.ledger.states.get_many(days).values() if _is_lost(deployment, state)}
+    unloadable = Blocker(GapReason.UNLOADABLE, deployment.now)
+    blocked = {key: days[key] for key in stuck} | {
+        key: replace(days[key], condition=Condition.BLOCKED, blocked_by=unloadable) for key in lost - stuck
     }
-    return find_next_commands(deployment.ledger, stuck, deployment.settings.retry_policy)
+    return find_next_commands(deployment.ledger, blocked, deployment.settings.retry_policy)
+
+
+def _is_lost(deployment: Deployment, state: PartitionState) -> bool:
+    """Whether the sealed files of the current run of a success are gone or changed."""
+    if state.status is not Status.SUCCESS or state.current_run_id is None:
+        return False
+    known = deployment.ledger.inspect_run(Run(key=state.key, run_id=state.current_run_id))
+    return known is not None and check_seal(known.registered, deployment.raw) is not None
 
 
 def _find_days(deployment: Deployment, conditions: Collection[Condition]) -> dict[PartitionKey, DayCondition]:

@@ -5,6 +5,7 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import Final
 
+from ads_pipeline.doctor.day_checks import find_steps
 from ads_pipeline.doctor.examination import (
     Deployment,
     Finding,
@@ -107,7 +108,9 @@ def _check_registered(
     if problem is None or current is None or (problem != RAW_DATA_MISSING and current.outcome is Outcome.REJECTED):
         return
     if current.is_current:
-        yield make_error(run, f"{problem}; it is the current run and cannot be loaded again", _RESTORE)
+        command = find_steps(deployment, [run.key]).get(run.key)
+        step = f"restore its files, or: {command}" if command else _RESTORE
+        yield make_error(run, f"{problem}; it is the current run and cannot be loaded again", step)
     elif current.outcome is None:
         yield make_warning(run, f"{problem}; it awaits its verdict", _RESTORE)
     else:

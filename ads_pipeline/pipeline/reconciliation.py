@@ -62,10 +62,10 @@ class Plan:
     def days(self) -> set[date]:
         return {repair.key.logical_date for repair in self.repairs} | {each.file.day for each in self.damaged}
 
-    def list_lost(self, damaged: DamagedFile) -> list[str]:
-        """The customers whose rows are loaded again because of this file."""
+    def list_held(self, damaged: DamagedFile) -> list[PartitionKey]:
+        """The partitions that are loaded again because of this file."""
         keys = (repair.key for repair in self.repairs if repair.kind is RepairKind.RELOAD)
-        return sorted(key.customer_id for key in keys if _is_in(damaged, key))
+        return sorted(key for key in keys if _is_in(damaged, key))
 
     def grant(self, granted: Collection[PartitionKey]) -> "Plan":
         """What may be carried out by one who may write to these partitions only.

@@ -1,5 +1,6 @@
 """`reconcile`: lists and repairs differences between ledger, pointers and tables."""
 
+import os
 import shutil
 from collections.abc import Iterator
 
@@ -143,8 +144,12 @@ def test_missing_data_file_is_named_by_every_command_and_repaired(
     (finding,) = [each for each in empty_cli.run("doctor", "--json").objects if each["check"] == "tables"]
     assert finding["severity"] == "error"
     assert finding["location"] == f"google_ads/campaign_daily/{path}"
-    assert finding["problem"] == f"is missing; {held}"
-    repaired = empty_cli.run(*finding["next"].split()[1:])
+    assert finding["problem"] == f"is missing; {held}; the run of {key(2)} cannot be loaded again"
+    requested, _semicolon, reconciled = finding["next"].partition("; ")
+    assert requested == f"ads-pipeline state reprocess {key(2).short_name} --reason TEXT"
+    assert empty_cli.run(*requested.split()[1:], "--yes").code == 0
+    command, _loads, _rest = reconciled.partition(" loads the others of the file")
+    repaired = empty_cli.run(*command.split()[1:])
     assert repaired.code == 1
     assert f"campaign_daily: {missing}; the table has it no more" in " ".join(repaired.out.split())
     assert repaired.lines[-1] == "1 difference repaired, 1 left"
@@ -152,6 +157,34 @@ def test_missing_data_file_is_named_by_every_command_and_repaired(
     assert left.startswith(f"left: load {key(2)}: ")
     assert "no such run" in left
     assert set(visible_runs(deployment)) == {key(1), key(1, 2), key(2, 2)}
+
+
+@pytest.mark.invariant("L7")
+@pytest.mark.parametrize("is_gone", [True, False], ids=["gone", "changed"])
+@pytest.mark.parametrize("is_cut", [True, False], ids=["file cut", "not loaded"])
+def test_doctor_advises_no_reconcile_where_raw_is_lost(
+    empty_cli: CommandLine, deployment: LocalDeployment, is_gone: bool, is_cut: bool
+) -> None:
+    """Where the raw run of a partition is gone or changed too, doctor prints the command of its day. It succeeds."""
+    run = seal_run(deployment, key(1))
+    deployment.pipeline.validation.judge([run])
+    if is_cut:
+        deployment.pipeline.loader.load([run.key])
+        (path,) = list_version_files(deployment.warehouse_location)
+        file = deployment.home / "warehouse" / "google_ads" / "campaign_daily" / path
+        os.truncate(file, file.stat().st_size // 2)
+    payload = deployment.home / "raw" / run.path / "payload.jsonl"
+    if is_gone:
+        shutil.rmtree(payload.parent)
+    else:
+        payload.write_bytes(payload.read_bytes() + b"{}\n")
+    findings = [each for each in empty_cli.run("doctor", "--json").objects if each["check"] in {"tables", "raw"}]
+    command = f"ads-pipeline state reprocess {run.key.short_name} --reason TEXT"
+    assert {each["check"]: each["next"] for each in findings} == {
+        "tables": command,
+        "raw": f"restore its files, or: {command}",
+    }
+    assert empty_cli.run(*command.split()[1:], "--yes").code == 0
 
 
 def test_misspelt_query_is_refused(empty_cli: CommandLine) -> None:
