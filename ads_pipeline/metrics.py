@@ -16,7 +16,7 @@ from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.readability import CONDITIONS, Condition, DayCondition, Expectation
+from ads_pipeline.domain.readability import NEEDS_OPERATOR, QUIET_CONDITIONS, Condition, DayCondition
 from ads_pipeline.domain.retry import Lane
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.ledger.ledger import LedgerReader
@@ -27,12 +27,12 @@ from ads_pipeline.settings import Settings
 PREFIX: Final = "ads_pipeline_"
 NO_LIMIT: Final = 1_000_000_000
 SCOPES: Final = ("customer", "query", "source")
-COUNTED: Final = (*(name for name, text in CONDITIONS.items() if text.needs_operator), Condition.IN_PROGRESS)
+COUNTED: Final = (*NEEDS_OPERATOR, Condition.IN_PROGRESS, *QUIET_CONDITIONS)
 OVERDUE: Final = frozenset({Condition.LATE, Condition.MISSING, Condition.BLOCKED})
 # Each metric with its meaning and its labels. All have the label `workspace`, which tells deployments apart.
 METRICS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "partitions": ("partitions that the ledger has recorded", ("query_name", "status")),
-    "days": ("days that need an operator or are in progress", ("query_name", "condition")),
+    "days": ("days that need an operator, are in progress, acknowledged or hidden", ("query_name", "condition")),
     "overdue_since_timestamp_seconds": (
         "deadline of the oldest late, missing or blocked day, if there is one",
         ("query_name",),
@@ -118,12 +118,9 @@ class MetricsReader(Collector):
 
     def _list_passed_deadlines(self, days: Mapping[PartitionKey, DayCondition]) -> list[float]:
         """The deadlines of overdue days. A day may be blocked before its deadline."""
-        deadlines = (self._deadline(key) for key, day in days.items() if day.condition in OVERDUE)
+        rules = DayRules.read(self.ledger, self.settings, now=self.now)
+        deadlines = (rules.deadline(key).timestamp() for key, day in days.items() if day.condition in OVERDUE)
         return [each for each in deadlines if each <= self.now.timestamp()]
-
-    def _deadline(self, key: PartitionKey) -> float:
-        due_after = self.settings.google_apis.due_after[key.query_name]
-        return Expectation(first_day=date.min, due_after=due_after).deadline(key.logical_date).timestamp()
 
     def _count_partitions(self) -> Iterator[Sample]:
         for name in self._queries:

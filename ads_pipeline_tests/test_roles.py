@@ -263,6 +263,7 @@ def test_operator_executes_control_actions_and_no_verdict(logins: Logins, tmp_pa
     fill_ledger(CommandLine(home=home, more={"ADS_PIPELINE_DATABASE_URL": postgres_url}))
     operator = logins.command_line(home, Role.OPERATOR)
     for command in (
+        ("acknowledge", "--all"),
         ("retry", str(FAILED[0])),
         ("retry", "--all", "--clear-terminal", "--yes"),
         ("mark-terminal", str(FAILED[1])),

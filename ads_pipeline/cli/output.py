@@ -30,8 +30,8 @@ INDENT: Final = 2
 # Statuses of partitions, runs, steps, verdicts and checks, by their text.
 STATUS_STYLES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("success", "current", "COMPLETED", "SUCCEEDED", "ok"), "green"),
-    **dict.fromkeys(("failed", "rejected", "missing", "hidden", "blocked", "damaged", "FAILED", "error"), "red"),
-    **dict.fromkeys(("skipped", "unrecoverable"), "dim"),
+    **dict.fromkeys(("failed", "rejected", "missing", "blocked", "damaged", "FAILED", "error"), "red"),
+    **dict.fromkeys(("skipped", "unrecoverable", "acknowledged", "acknowledged_rerun", "hidden"), "dim"),
     **dict.fromkeys(("pending", "awaiting verdict", "unregistered", "RUNNING", "warning"), "yellow"),
     **dict.fromkeys(("late", "parked", "rejected_rerun", "blocked_rerun", "in_progress"), "yellow"),
 }

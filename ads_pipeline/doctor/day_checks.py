@@ -13,6 +13,7 @@ from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.readability import (
     BLOCKED_CONDITIONS,
     CONDITIONS,
+    NEEDS_OPERATOR,
     Blocker,
     Condition,
     DayCondition,
@@ -43,7 +44,7 @@ def check_days(deployment: Deployment) -> Iterator[Finding]:
 
 def describe_days_that_need_you(deployment: Deployment) -> str:
     """How many days need a person, whatever their condition."""
-    number = len(_find_days(deployment, [name for name, text in CONDITIONS.items() if text.needs_operator]))
+    number = len(_find_days(deployment, NEEDS_OPERATOR))
     return f"{count_days(number)}: ads-pipeline state inspect lists them" if number else "no day needs you"
 
 

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from ads_pipeline.domain.reason import DEMOTED, Reason
 from ads_pipeline.domain.transitions import Outcome, Status
+from ads_pipeline.quoting import printable
 
 
 class Withdrawal(NamedTuple):
@@ -15,13 +16,31 @@ class Withdrawal(NamedTuple):
     performed_at: datetime
 
 
+class Acknowledgement(NamedTuple):
+    """The operator's action after which a day needs nobody, as long as it is the newest event of the day.
+
+    Marking a day as terminal is one, because an operator gave the day up.
+    """
+
+    operator: str
+    reason: str
+    performed_at: datetime
+    is_terminal: bool = False
+
+    def __str__(self) -> str:
+        done = "marked as terminal" if self.is_terminal else "acknowledged"
+        operator, reason = printable(self.operator), printable(self.reason)
+        return f"{done} by {operator} at {self.performed_at:%Y-%m-%d %H:%M} UTC: {reason}"
+
+
 class DayFacts(NamedTuple):
     """What the ledger records of one partition. A tuple, because there may be millions.
 
     The `newest_` fields describe the last verdict on the newest judged run. They are read only for partitions that
     failed or that have several attempts, and are None otherwise. `demotion` is the reason of a demotion that has
-    begun and is not recorded yet. `fetch_error` is the last failed fetch of a pending partition. `extracted_at` is
-    when the accepted run was extracted.
+    begun and is not recorded yet. `fetch_error` is the last failed fetch of a pending partition, and
+    `fetch_wait_until` the earliest retry that the source allowed. `extracted_at` is when the accepted run was
+    extracted.
 
     The `unjudged_` fields describe the newest run without a verdict; of a success, only one that is newer than the
     accepted run. `unjudged_is_newest`: no newer run has a verdict. `is_loaded`: readers see the accepted run, not the
@@ -47,6 +66,7 @@ class DayFacts(NamedTuple):
     fetch_error: str | None = None
     fetch_failed_at: datetime | None = None
     fetch_error_class: str | None = None
+    fetch_wait_until: datetime | None = None
     extracted_at: datetime | None = None
     unjudged_version: str | None = None
     unjudged_since: datetime | None = None

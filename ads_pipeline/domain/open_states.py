@@ -56,6 +56,8 @@ class OpenState:
 
 _NEEDS_OPERATOR: Final = "webhook, report, `doctor`, `state inspect`, check `readable`"
 NO_LIMIT: Final = "no limit: a person decides"
+DECIDED: Final = "no limit: an operator has decided"
+_DECIDED: Final = "report, `warehouse gaps`, `state inspect --condition`"
 _STAYS: Final = "it stays, and needs an operator"
 _LISTED: Final = "`warehouse gaps`, `state why`"
 
@@ -101,7 +103,6 @@ _PARTITION_STATES: Final = (
         StateKind.CONDITION,
         Condition.MISSING,
         Condition.PARKED,
-        Condition.HIDDEN,
         ended_by="an operator, by the command that is printed",
         within=NO_LIMIT,
         otherwise=_STAYS,
@@ -119,10 +120,28 @@ _PARTITION_STATES: Final = (
         StateKind.CONDITION,
         Condition.IN_PROGRESS,
         ended_by="`raw_arrivals` for a run without a verdict, `states_to_load` and `reconcile` for one that is "
-        "not loaded",
-        within="6 hours",
-        otherwise="the day is blocked",
+        "not loaded, `retries_due` for a fetch that waits for a quota",
+        within="6 hours; for a quota, 6 hours after its end",
+        otherwise="the day is blocked; without a run it is late",
         told="`state inspect`, `warehouse gaps`",
+    ),
+    _of(
+        StateKind.CONDITION,
+        Condition.ACKNOWLEDGED,
+        Condition.ACKNOWLEDGED_RERUN,
+        ended_by="the next event of the day: a run is registered, judged or loaded, a fetch fails in another way, or "
+        "an operator acts",
+        within=DECIDED,
+        otherwise="it stays, and needs nobody",
+        told=_DECIDED,
+    ),
+    _of(
+        StateKind.CONDITION,
+        Condition.HIDDEN,
+        ended_by="an operator, by `state restore` or `state retry`; a newly sealed run",
+        within=DECIDED,
+        otherwise="it stays, and needs nobody",
+        told=_DECIDED,
     ),
     _of(
         StateKind.CONDITION,
@@ -141,6 +160,14 @@ _PARTITION_STATES: Final = (
         ended_by="the next fetch: `days_due` searches every 30 minutes, `retries_due` every minute",
         within="3 days after the day",
         otherwise="the day is missing",
+        told=_LISTED,
+    ),
+    _of(
+        StateKind.GAP,
+        GapReason.QUOTA,
+        ended_by="the fetch that `retries_due` or `days_due` requests once the quota is there again",
+        within="6 hours after the end of the wait",
+        otherwise="the day is late",
         told=_LISTED,
     ),
     _of(

@@ -4,12 +4,13 @@ Pure functions over facts that `ledger.state.days` reads. Every screen, check an
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from ads_pipeline.domain.day_facts import DayFacts
+from ads_pipeline.domain.day_facts import Acknowledgement, DayFacts
+from ads_pipeline.domain.quota import QUOTA_EXHAUSTED
 from ads_pipeline.domain.retry import FRESH_DAYS, OUT_OF_REACH
 from ads_pipeline.domain.transitions import Outcome, Status
 from ads_pipeline.quoting import printable
@@ -23,10 +24,12 @@ class Condition(StrEnum):
     MISSING = "missing"
     LATE = "late"
     PARKED = "parked"
-    HIDDEN = "hidden"
     REJECTED_RERUN = "rejected_rerun"
     BLOCKED_RERUN = "blocked_rerun"
     IN_PROGRESS = "in_progress"
+    ACKNOWLEDGED = "acknowledged"
+    ACKNOWLEDGED_RERUN = "acknowledged_rerun"
+    HIDDEN = "hidden"
     UNRECOVERABLE = "unrecoverable"
     READABLE = "readable"
     RESTATED = "restated"
@@ -64,9 +67,6 @@ CONDITIONS: Final[Mapping[Condition, ConditionText]] = {
         meaning="The account or the query is not fetched until an operator releases it.",
         needs_operator=True,
     ),
-    Condition.HIDDEN: ConditionText(
-        label="Hidden", meaning="An operator withdrew the day or demoted its run.", needs_operator=True
-    ),
     Condition.REJECTED_RERUN: ConditionText(
         label="Readable, rejected rerun",
         meaning="The newest run was rejected. Readers still see the accepted run before it.",
@@ -79,8 +79,17 @@ CONDITIONS: Final[Mapping[Condition, ConditionText]] = {
     ),
     Condition.IN_PROGRESS: ConditionText(
         label="In progress",
-        meaning="A run arrived and is not yet judged or not yet loaded. After 6 hours the day is blocked.",
+        meaning="A run is being judged or loaded, for at most 6 hours, or the fetch waits for a quota.",
     ),
+    Condition.ACKNOWLEDGED: ConditionText(
+        label="Acknowledged",
+        meaning="An operator knows the problem, or marked the day as terminal. Readers see no rows of the day.",
+    ),
+    Condition.ACKNOWLEDGED_RERUN: ConditionText(
+        label="Readable, acknowledged rerun",
+        meaning="An operator knows that the newest run was rejected or is blocked. Readers see the run before it.",
+    ),
+    Condition.HIDDEN: ConditionText(label="Hidden", meaning="An operator withdrew the day or demoted its run."),
     Condition.UNRECOVERABLE: ConditionText(
         label="Unrecoverable", meaning="No run was accepted, and the source no longer serves the figures of the day."
     ),
@@ -96,10 +105,29 @@ DEFAULT_DUE_AFTER: Final = timedelta(hours=12)
 # How long a run may wait for its verdict, its load or the end of its demotion before the day needs a person.
 IN_PROGRESS_LIMIT: Final = timedelta(hours=6)
 READABLE_CONDITIONS: Final = frozenset(
-    {Condition.READABLE, Condition.RESTATED, Condition.REJECTED_RERUN, Condition.BLOCKED_RERUN}
+    {
+        Condition.READABLE,
+        Condition.RESTATED,
+        Condition.REJECTED_RERUN,
+        Condition.BLOCKED_RERUN,
+        Condition.ACKNOWLEDGED_RERUN,
+    }
 )
 NEEDS_OPERATOR: Final = tuple(condition for condition, text in CONDITIONS.items() if text.needs_operator)
 BLOCKED_CONDITIONS: Final = frozenset({Condition.BLOCKED, Condition.BLOCKED_RERUN})
+# What an operator decided, and nobody has to act on.
+QUIET_CONDITIONS: Final = (Condition.ACKNOWLEDGED, Condition.ACKNOWLEDGED_RERUN, Condition.HIDDEN)
+_URGENCY: Final = {condition: number for number, condition in enumerate(CONDITIONS)}
+# What a day becomes that needs an operator, once an operator has acknowledged it.
+_ACKNOWLEDGED: Final = {
+    each: Condition.ACKNOWLEDGED_RERUN if each in READABLE_CONDITIONS else Condition.ACKNOWLEDGED
+    for each in NEEDS_OPERATOR
+}
+
+
+def urgency(condition: Condition, day: date) -> tuple[int, int]:
+    """The order of work lists, as a key to sort by: the most urgent condition first, of each the newest day first."""
+    return _URGENCY[condition], -day.toordinal()
 
 
 class GapReason(StrEnum):
@@ -110,6 +138,7 @@ class GapReason(StrEnum):
     NO_CONTRACT = "no contract judges its run"
     WAITING = "it waits for another run"
     FETCH_FAILED = "its last fetch failed"
+    QUOTA = "its fetch waits for the quota"
     REJECTED = "its run was rejected"
     UNLOADED = "it is accepted and not loaded yet"
     UNLOADABLE = "the files of its accepted run are missing or changed"
@@ -145,33 +174,42 @@ _NAMED_GAPS: Final = frozenset(
         GapReason.NOTHING_SEALED,
         GapReason.WAITING,
         GapReason.FETCH_FAILED,
+        GapReason.QUOTA,
         GapReason.OUT_OF_REACH,
     }
 )
+
+
+def end_in_utc(day: date) -> datetime:
+    """The end of a day for an account whose zone is not known."""
+    return datetime.combine(day + timedelta(days=1), time.min, UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expectation:
     """From which day the partitions of a customer and query are expected, and how long after its end a day is due.
 
-    `first_in_reach` is the oldest day that the source still serves. `settles_at` gives the time from which on a
-    report of a day is final. It is None for an account that is not known. `has_contract` says whether a contract
-    judges rows of a schema version of the query.
+    `ends_at` gives the end of a day in the account's own zone. `first_in_reach` is the oldest day that the source
+    still serves. `settles_at` gives the time from which on a report of a day is final. It is None for an account
+    that is not known. `has_contract` says whether a contract judges rows of a schema version of the query.
+    `held_until` is the end of a quota's hold on the account's fetches.
     """
 
     first_day: date
     due_after: timedelta
+    ends_at: Callable[[date], datetime] = end_in_utc
+    held_until: datetime | None = None
     first_in_reach: date = date.min
     settles_at: Callable[[date], datetime] | None = None
     has_contract: Callable[[str], bool] = lambda _version: True
 
     def deadline(self, day: date) -> datetime:
-        """The time at which the day's report should be readable. A day ends at midnight UTC."""
-        return datetime.combine(day + timedelta(days=1), time.min, UTC) + self.due_after
+        """The time at which the day's report should be readable."""
+        return self.ends_at(day) + self.due_after
 
     def end_of_freshness(self, day: date) -> datetime:
         """The time from which an absent day is missing rather than late."""
-        return datetime.combine(day + timedelta(days=FRESH_DAYS + 1), time.min, UTC)
+        return self.ends_at(day + timedelta(days=FRESH_DAYS))
 
     def describe(self, day: date) -> str:
         """When a day that is not expected will be expected."""
@@ -182,7 +220,10 @@ class Expectation:
 
     def last_due_day(self, now: datetime) -> date:
         """The newest day whose deadline has passed."""
-        return (now.astimezone(UTC) - self.due_after).date() - timedelta(days=1)
+        day = (now.astimezone(UTC) - self.due_after).date()  # a day ends up to 14 hours before midnight UTC
+        while self.deadline(day) > now:
+            day -= timedelta(days=1)
+        return day
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,7 +242,7 @@ class DayCondition:
     `gap` is why readers do not see the day, or None when they do. `detail` is the text of the validator, of the
     operator or of the parking, or says when the day is expected. `report` is None for a day that readers do not see,
     and for an account that is not known. A report that is extracted from `settles_at` on is final. `blocked_by` says
-    why a run needs a person.
+    why a run needs a person. `acknowledged` is why the day needs nobody although it has this cause.
     """
 
     condition: Condition
@@ -214,6 +255,7 @@ class DayCondition:
     report: ReportState | None = None
     settles_at: datetime | None = None
     blocked_by: Blocker | None = None
+    acknowledged: Acknowledgement | None = None
 
     @property
     def text(self) -> ConditionText:
@@ -224,8 +266,18 @@ class DayCondition:
         return self.condition is not Condition.NOT_EXPECTED
 
     @property
+    def is_rejected_rerun(self) -> bool:
+        """Whether the newest run was rejected while readers see an earlier one."""
+        is_acknowledged = self.condition is Condition.ACKNOWLEDGED_RERUN and self.blocked_by is None
+        return is_acknowledged or self.condition is Condition.REJECTED_RERUN
+
+    @property
     def reason(self) -> str:
         """Why the day has this condition, to be shown beside the name of the condition."""
+        return f"{self.acknowledged}; {self._cause}" if self.acknowledged else self._cause
+
+    @property
+    def _cause(self) -> str:
         if self.gap is GapReason.WITHDRAWN:
             return f"withdrawn by {self.operator}: {self.detail}"
         if self.blocked_by is not None:
@@ -238,13 +290,34 @@ class DayCondition:
     @property
     def explanation(self) -> str:
         """Why readers do not see the day, as the end of a sentence."""
-        return f"{self.gap}: {self.detail}" if self.gap is GapReason.REJECTED else self.reason
+        return f"{self.gap}: {self.reason}" if self.gap is GapReason.REJECTED else self.reason
 
 
 def describe_day(
-    facts: DayFacts | None, day: date, expectation: Expectation, *, parked: ParkedSource | None, now: datetime
+    facts: DayFacts | None,
+    day: date,
+    expectation: Expectation,
+    *,
+    parked: ParkedSource | None,
+    now: datetime,
+    acknowledged: Acknowledgement | None = None,
 ) -> DayCondition:
     """The condition of one day, why it has this condition, and since when."""
+    described = _describe(facts, day, expectation, parked, now)
+    if acknowledged is None or not described.text.needs_operator:
+        return described
+    return replace(
+        described,
+        condition=_ACKNOWLEDGED[described.condition],
+        since=acknowledged.performed_at,
+        operator=printable(acknowledged.operator),
+        acknowledged=acknowledged,
+    )
+
+
+def _describe(
+    facts: DayFacts | None, day: date, expectation: Expectation, parked: ParkedSource | None, now: datetime
+) -> DayCondition:
     condition, gap = _find(facts, day, expectation, is_parked=parked is not None, now=now)
     is_blocked = facts is not None and condition in BLOCKED_CONDITIONS
     blocked_by = _find_blocker(facts, expectation, now) if facts is not None and is_blocked else None
@@ -257,6 +330,8 @@ def describe_day(
         detail = _describe_reach(facts, day, expectation)
     elif blocked_by is not None:
         since, detail = blocked_by.since, blocked_by.detail
+    elif gap is GapReason.QUOTA:
+        detail = f"it is tried again from {_find_end_of_wait(facts, expectation, now):%Y-%m-%d %H:%M} UTC on"
     elif facts is not None and gap is not GapReason.NOTHING_SEALED:
         since, detail, operator = _explain(facts, gap)
     report = find_report(facts, day, condition, expectation)
@@ -312,10 +387,17 @@ def _explain(facts: DayFacts, gap: GapReason | None) -> tuple[datetime, str, str
 
 
 def find_condition(
-    facts: DayFacts | None, day: date, expectation: Expectation, *, is_parked: bool, now: datetime
+    facts: DayFacts | None,
+    day: date,
+    expectation: Expectation,
+    *,
+    is_parked: bool,
+    now: datetime,
+    is_acknowledged: bool = False,
 ) -> Condition:
     """The condition of one day. Without facts, nothing of the day is recorded."""
-    return _find(facts, day, expectation, is_parked=is_parked, now=now)[0]
+    condition, _gap = _find(facts, day, expectation, is_parked=is_parked, now=now)
+    return _ACKNOWLEDGED.get(condition, condition) if is_acknowledged else condition
 
 
 def _find(
@@ -333,21 +415,44 @@ def _find(
     if is_expected and is_parked:
         return Condition.PARKED, GapReason.PARKED
     if facts is not None and facts.newest_outcome is Outcome.REJECTED and facts.fetch_error is None:
-        return (Condition.HIDDEN if facts.is_demoted else Condition.REJECTED), GapReason.WAITING
+        return _find_requeued(facts, is_expected=is_expected), GapReason.WAITING
     return (
         _find_unfetched(facts, day, expectation, now) if is_expected else (Condition.NOT_EXPECTED, _find_gap(facts))
     )
+
+
+def _find_requeued(facts: DayFacts, *, is_expected: bool) -> Condition:
+    """The condition of a day whose newest run was rejected, and that waits for another one.
+
+    A demoted day is no longer hidden on purpose, because somebody asked for another run.
+    """
+    if not facts.is_demoted:
+        return Condition.REJECTED
+    return Condition.LATE if is_expected else Condition.HIDDEN
 
 
 def _find_unfetched(
     facts: DayFacts | None, day: date, expectation: Expectation, now: datetime
 ) -> tuple[Condition, GapReason]:
     """What the deadline decides of a day that waits for its first run, or for another one."""
+    if _find_end_of_wait(facts, expectation, now) is not None:
+        return Condition.IN_PROGRESS, GapReason.QUOTA
     has_attempts = facts is not None and facts.attempt_count > 0
     has_failed = facts is not None and facts.fetch_error is not None
     is_fresh = now < expectation.end_of_freshness(day)
     gap = GapReason.FETCH_FAILED if has_failed else _find_gap(facts)
     return (Condition.LATE if is_fresh or has_attempts else Condition.MISSING), gap
+
+
+def _find_end_of_wait(facts: DayFacts | None, expectation: Expectation, now: datetime) -> datetime | None:
+    """Until when a quota keeps the day from being fetched; None without one. A run has the limit to come after it."""
+    ends = []
+    if expectation.held_until is not None and (facts is None or facts.fetch_error_class in {None, QUOTA_EXHAUSTED}):
+        ends.append(expectation.held_until)
+    if facts is not None and facts.fetch_error_class == QUOTA_EXHAUSTED:
+        ends += [each for each in (facts.fetch_failed_at, facts.fetch_wait_until) if each is not None]
+    end = max(ends, default=None)
+    return end if end is not None and now < end + IN_PROGRESS_LIMIT else None
 
 
 def _find_gap(facts: DayFacts | None) -> GapReason:

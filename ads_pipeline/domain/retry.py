@@ -97,6 +97,7 @@ class Lane(StrEnum):
 
 
 FRESH_DAYS: Final = 3
+RETRY_POLICY: Final = "retry policy"  # the operator of its requests in the log of actions
 _MAX_RESERVED_SHARE = 0.5  # each of the two lanes reserves the share
 _MAX_DELAY = timedelta(days=366)  # keeps every retry time within the calendar
 

@@ -48,6 +48,7 @@ LEDGER_TYPES: Final = frozenset(
         "ReprocessRequested",
         "TerminalMarked",
         "TerminalCleared",
+        "DayAcknowledged",
         "FetchFailed",
     }
 )

@@ -57,6 +57,7 @@ class Action(StrEnum):
     WITHDRAW = "withdraw"
     MARK_TERMINAL = "mark as terminal"
     CLEAR_TERMINAL = "clear the terminal mark"
+    ACKNOWLEDGE = "acknowledge"
 
 
 class MessageRule(StrEnum):
@@ -126,6 +127,7 @@ TRANSITIONS: Mapping[tuple[Status | None, Action], Transition] = {
     (Status.SUCCESS, Action.REPROCESS): _STAY[Status.SUCCESS],
     (Status.SUCCESS, Action.WITHDRAW): _TO_PENDING,
     (Status.SUCCESS, Action.CLEAR_TERMINAL): _STAY[Status.SUCCESS],
+    **{(status, Action.ACKNOWLEDGE): _STAY[status] for status in (None, *Status)},
 }
 
 # Advice for operators who request an action in a status that does not allow it.

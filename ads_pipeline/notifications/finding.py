@@ -7,13 +7,13 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from itertools import islice
 from typing import Any, Final
 
 from ads_pipeline.domain.partition import PartitionKey, Run, parse_key
 from ads_pipeline.domain.quota import Hold
-from ads_pipeline.domain.readability import BLOCKED_CONDITIONS, Condition, Expectation, GapReason
+from ads_pipeline.domain.readability import BLOCKED_CONDITIONS, Condition, GapReason
 from ads_pipeline.domain.reason import Reason
 from ads_pipeline.domain.retry import WAITING_CLASSES, ErrorPolicy, Parked, RetryPolicy, TerminalReason
 from ads_pipeline.domain.run_events import LEDGER_TYPES, LoggedEvent
@@ -71,9 +71,8 @@ class FactFinder:
 
     ledger: LedgerReader
     source: str
-    due_after: Mapping[str, timedelta]  # by query
     policy: RetryPolicy
-    has_contract: Callable[[str, str], bool] = lambda _query, _version: True
+    read_rules: Callable[[datetime], DayRules]  # of the days, as of a time
 
     def of_events(self, events: Sequence[LoggedEvent]) -> Iterator[Fact]:
         """Yield the facts about partitions and dead runs.
@@ -95,23 +94,28 @@ class FactFinder:
 
     def of_deadlines(self, since: datetime, now: datetime) -> Iterator[Fact]:
         """Yield a fact per day whose deadline passed after `since` without an accepted run, unless it is parked."""
-        passed = {}
-        for name, due_after in self.due_after.items():
-            expectation = Expectation(first_day=now.date(), due_after=due_after)
-            first, last = expectation.last_due_day(since) + timedelta(days=1), expectation.last_due_day(now)
-            if first <= last:
-                passed[name] = DayWindow(source=self.source, query_name=name, since=first, until=last)
+        rules = self.read_rules(now)
+        passed = {name: window for name in rules.due_after if (window := self._find_passed(rules, name, since))}
         if not passed:  # as at most times of the day
             return
-        first_days, rules = self.ledger.days.first_days(self.source), self._rules(now)
+        first_days = self.ledger.days.first_days(self.source)
         for name, window in passed.items():
-            due_after, starts = self.due_after[name], first_days.of_query(name)
-            days = find_days(self.ledger, window, OVERDUE, first_days=starts, rules=rules)
+            days = find_days(self.ledger, window, OVERDUE, first_days=first_days.of_query(name), rules=rules)
             for key, day in days.items():
-                first_day = starts.get(key.customer_id, key.logical_date)
-                deadline = Expectation(first_day=first_day, due_after=due_after).deadline(key.logical_date)
-                reason = str(day.gap or "")
-                yield Fact.of_partition(Kind.OVERDUE, key, deadline.isoformat(), reason=reason)
+                deadline = rules.deadline(key)
+                if since < deadline <= now:
+                    reason = str(day.gap or "")
+                    yield Fact.of_partition(Kind.OVERDUE, key, deadline.isoformat(), reason=reason)
+
+    def _find_passed(self, rules: DayRules, query_name: str, since: datetime) -> DayWindow | None:
+        """The days of a query whose deadline has passed since a time in one of the time zones."""
+        expectations = [rules.expect(each, query_name, date.max) for each in rules.one_of_each_zone]
+        due = [(each.last_due_day(since) + timedelta(days=1), each.last_due_day(rules.now)) for each in expectations]
+        passed = [(first, last) for first, last in due if first <= last]
+        if not passed:
+            return None
+        first, last = min(first for first, _last in passed), max(last for _first, last in passed)
+        return DayWindow(source=self.source, query_name=query_name, since=first, until=last)
 
     def _find_failed_discoveries(self, events: Iterable[LoggedEvent]) -> Iterator[Fact]:
         """A fact for the first of several discoveries in a row that have read no account."""
@@ -142,9 +146,9 @@ class FactFinder:
 
     def list_blocked(self, now: datetime) -> dict[str, list[Fact]]:
         """The blocked days by their cause, such as a schema version without a contract. Failed loads are events."""
-        rules, first_days = self._rules(now), self.ledger.days.first_days(self.source)
+        rules, first_days = self.read_rules(now), self.ledger.days.first_days(self.source)
         found = defaultdict[str, list[Fact]](list)
-        for name in self.due_after:
+        for name in rules.due_after:
             window = DayWindow(source=self.source, query_name=name)
             days = find_days(
                 self.ledger, window, BLOCKED_CONDITIONS, first_days=first_days.of_query(name), rules=rules
@@ -155,9 +159,6 @@ class FactFinder:
                     occurrence = f"{day.blocked_by} {day.since.isoformat()}"
                     found[cause].append(Fact.of_partition(Kind.BLOCKED, key, occurrence, reason=str(day.blocked_by)))
         return found
-
-    def _rules(self, now: datetime) -> DayRules:
-        return DayRules(due_after=self.due_after, now=now, has_contract=self.has_contract)
 
     def list_parkings(self) -> dict[str, Parking]:
         """The parked accounts and queries, each by a short name for this parking of it."""

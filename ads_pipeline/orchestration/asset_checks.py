@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import dagster as dg
 
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.readability import Condition, DayCondition
+from ads_pipeline.domain.readability import QUIET_CONDITIONS, Condition, DayCondition
 from ads_pipeline.domain.transitions import Outcome
 from ads_pipeline.orchestration.batching import batched_events
 from ads_pipeline.orchestration.complete_check import report_complete
@@ -27,7 +27,13 @@ if TYPE_CHECKING:
 VALID, READABLE = "valid", "readable"
 PASSED: Final = frozenset({Condition.READABLE, Condition.RESTATED})
 WARNINGS: Final = frozenset(
-    {Condition.REJECTED_RERUN, Condition.BLOCKED_RERUN, Condition.IN_PROGRESS, Condition.UNRECOVERABLE}
+    {
+        Condition.REJECTED_RERUN,
+        Condition.BLOCKED_RERUN,
+        Condition.IN_PROGRESS,
+        Condition.UNRECOVERABLE,
+        *QUIET_CONDITIONS,
+    }
 )
 
 

@@ -11,7 +11,7 @@ import dagster as dg
 
 from ads_pipeline.contracts.registry import Contracts
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.readability import CONDITIONS, Condition
+from ads_pipeline.domain.readability import CONDITIONS, Condition, urgency
 from ads_pipeline.orchestration.partitions import warehouse_asset_key
 from ads_pipeline.orchestration.resources import RunResources
 from ads_pipeline.query_file import Query
@@ -112,7 +112,6 @@ def build_report(query_names: Sequence[str], settings: Settings) -> dg.AssetsDef
 
 def _list_work(content: ReportContent) -> list[dg.TableRecord]:
     """The days that need an operator, the most urgent and then the newest first."""
-    urgency = {condition: number for number, condition in enumerate(CONDITIONS)}
     conditions = {letter: condition for condition, letter in LETTERS.items()}
     found = []
     for query in content.queries:
@@ -126,8 +125,8 @@ def _list_work(content: ReportContent) -> list[dg.TableRecord]:
                 query_name=query.name,
                 logical_date=day,
             )
-            found.append((urgency[condition], -day.toordinal(), key, condition, note))
-    return [_describe_work(key, condition, note, content) for _, _, key, condition, note in sorted(found)[:MAX_WORK]]
+            found.append((urgency(condition, day), key, condition, note))
+    return [_describe_work(key, condition, note, content) for _, key, condition, note in sorted(found)[:MAX_WORK]]
 
 
 def _describe_work(key: PartitionKey, condition: Condition, note: Note, content: ReportContent) -> dg.TableRecord:

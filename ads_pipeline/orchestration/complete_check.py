@@ -12,7 +12,7 @@ from typing import Any, Final
 import dagster as dg
 
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.readability import CONDITIONS, NEEDS_OPERATOR, DayCondition, count_unreadable
+from ads_pipeline.domain.readability import NEEDS_OPERATOR, DayCondition, count_unreadable, urgency
 from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.ledger.values import DayWindow
 from ads_pipeline.orchestration.dagster_private import TargetMaterialization
@@ -22,7 +22,6 @@ from ads_pipeline.pipeline.day_conditions import UNREADABLE, DayRules, find_gaps
 from ads_pipeline.settings import Settings
 
 COMPLETE: Final = "complete"
-URGENCY: Final = {condition: number for number, condition in enumerate(CONDITIONS)}
 
 
 def build_complete_check(name: str) -> dg.AssetChecksDefinition:
@@ -61,9 +60,7 @@ def evaluate_complete(
         first_days=ledger.days.first_days(apis.source),
         rules=DayRules.read(ledger, settings, now=now),
     )
-    days = sorted(
-        found.days.items(), key=lambda each: (URGENCY[each[1].condition], -each[0].logical_date.toordinal())
-    )
+    days = sorted(found.days.items(), key=lambda each: urgency(each[1].condition, each[0].logical_date))
     counts = Counter(day.text.label.lower() for _key, day in days)
     metadata: dict[str, Any] = {"expected": str(found.expected), **{name: str(each) for name, each in counts.items()}}
     if days:

@@ -1,11 +1,12 @@
 """Plans an action of operators: which of the selected targets it would change, and why it leaves others out."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.quota import Hold
+from ads_pipeline.domain.readability import DayCondition
 from ads_pipeline.domain.retry import ERROR_POLICIES, RetryPolicy
 from ads_pipeline.domain.transitions import Action, PartitionState, Status, advice_for
 from ads_pipeline.errors import BadName
@@ -29,9 +30,12 @@ DEMOTED_BY_OPERATOR: Final = "an operator demoted its run; to judge and publish 
 ALREADY_CURRENT: Final = "that run is current already"
 TERMINAL: Final = "terminal: {}; or use --clear-terminal"
 NO_FAILED_FETCH: Final = "no fetch of it has failed since it was requested"
+NEEDS_NOBODY: Final = "it needs nobody"
 PARKED: Final = "its fetches are parked; release it first"
 # The actions that request a pending day again whose fetches failed. They permit it beside their own statuses.
 REQUESTING: Final = (actions.RETRY, actions.ENQUEUE, actions.REPROCESS, actions.CLEAR)
+# The actions that change a partition without a row.
+UNRECORDED: Final = (actions.ENQUEUE, actions.ACKNOWLEDGE)
 Selection = StateFilter | Sequence[PartitionKey] | Parking
 
 
@@ -41,6 +45,7 @@ class Preview:
 
     A retry skips terminal partitions unless `clear_terminal`; given `raw`, it also skips partitions without a sealed
     run. `error_class` keeps the partitions whose last failure has it. A restore takes `run_id`, or finds a run.
+    `days` are described for an acknowledgement, which leaves out days that need nobody.
     """
 
     ledger: LedgerReader
@@ -50,12 +55,14 @@ class Preview:
     error_class: str | None = None
     raw: RawRuns | None = None
     run_id: str | None = None
+    days: Mapping[PartitionKey, DayCondition] = field(default_factory=dict)
 
     def plan(self, selection: Selection) -> Plan:
         """List what the action would change among the selected targets. Nothing is written."""
         if isinstance(selection, Parking):
             return self._plan_parking(selection)
         states, skipped, others = self._select(selection)
+        skipped |= {key: _describe_quiet(day) for key, day in self.days.items() if not day.text.needs_operator}
         failed = self._find_failed_fetches(states)
         skipped |= {
             state.key: self._describe_status(state.recorded_status)
@@ -142,8 +149,8 @@ class Preview:
         return PlanRow(target=state.key, now=now, becomes="pending, requested", state=state, control=Action.REQUEUE)
 
     def _permits(self, state: PartitionState) -> bool:
-        if state.recorded_status is None:  # only an enqueue changes a partition without a row
-            return self.action is actions.ENQUEUE
+        if state.recorded_status is None:
+            return self.action in UNRECORDED
         return state.status in self.action.statuses
 
     def _keep_error_class(self, states: Iterable[PartitionState]) -> list[PartitionState]:
@@ -229,6 +236,9 @@ class Preview:
             if not isinstance(found, Run):
                 return found
             run = found
+        if self.action is actions.ACKNOWLEDGE:
+            day = self.days[state.key]
+            return PlanRow(target=state.key, now=day.text.label.lower(), becomes=self.action.becomes, state=state)
         becomes = self.action.becomes.format(status=state.status, run_id=run and run.run_id)
         return PlanRow(target=state.key, now=_describe_state(state, run), becomes=becomes, state=state, run=run)
 
@@ -268,6 +278,11 @@ class Preview:
         """The hold of this account or source."""
         holds = self.ledger.quota.list_holds(target.source)
         return next((each for each in holds if (each.scope, each.name) == (target.scope, target.name)), None)
+
+
+def _describe_quiet(day: DayCondition) -> str:
+    """Why nobody has to acknowledge the day."""
+    return str(day.acknowledged) if day.acknowledged else f"{NEEDS_NOBODY}: {day.text.label.lower()}"
 
 
 def _describe_state(state: PartitionState, run: Run | None) -> str:

@@ -14,6 +14,7 @@ from typing import Final, Protocol
 from ads_pipeline.contracts.registry import DeclaredVersions
 from ads_pipeline.domain.day_facts import DayFacts
 from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.domain.quota import QUOTA_EXHAUSTED, Hold
 from ads_pipeline.domain.readability import (
     DEFAULT_DUE_AFTER,
     READABLE_CONDITIONS,
@@ -30,7 +31,16 @@ from ads_pipeline.ledger.values import DayWindow
 from ads_pipeline.pipeline.extraction.account_days import AccountDays
 from ads_pipeline.query_file import GoogleApis
 
-ABSENT_CONDITIONS: Final = frozenset({Condition.MISSING, Condition.LATE, Condition.PARKED, Condition.UNRECOVERABLE})
+ABSENT_CONDITIONS: Final = frozenset(
+    {
+        Condition.MISSING,
+        Condition.LATE,
+        Condition.PARKED,
+        Condition.IN_PROGRESS,
+        Condition.ACKNOWLEDGED,
+        Condition.UNRECOVERABLE,
+    }
+)
 UNREADABLE: Final = frozenset(Condition) - READABLE_CONDITIONS - {Condition.NOT_EXPECTED}
 
 
@@ -54,6 +64,7 @@ class DayRules:
     due_after: Mapping[str, timedelta]
     now: datetime
     accounts: AccountDays | None = None
+    holds: tuple[Hold, ...] = ()
     has_contract: Callable[[str, str], bool] = lambda _query, _version: True
 
     @classmethod
@@ -63,27 +74,41 @@ class DayRules:
             due_after=apis.due_after,
             now=now,
             accounts=AccountDays.read(ledger, apis, now=now),
+            holds=ledger.quota.list_holds(apis.source),
             has_contract=cache(DeclaredVersions(queries.queries_file, apis).has_contract),
         )
 
-    def last_due_day(self, query_name: str) -> date:
-        """The newest day of a query whose deadline has passed."""
-        return self.expect("", query_name, date.max).last_due_day(self.now)
+    def deadline(self, key: PartitionKey) -> datetime:
+        """The time at which the day's report should be readable."""
+        return self.expect(key.customer_id, key.query_name, date.max).deadline(key.logical_date)
+
+    @property
+    def one_of_each_zone(self) -> set[str]:
+        """A customer of each time zone, and one whose zone is not known."""
+        accounts = self.accounts.accounts.values() if self.accounts else ()
+        return {"", *{each.time_zone: each.customer_id for each in accounts}.values()}
 
     def expect(self, customer_id: str, query_name: str, first_day: date) -> Expectation:
         """What is expected of a customer's days of a query."""
         expected = Expectation(
             first_day=first_day,
             due_after=self.due_after.get(query_name, DEFAULT_DUE_AFTER),
+            held_until=self._find_hold(customer_id),
             has_contract=partial(self.has_contract, query_name),
         )
         if self.accounts is None or customer_id not in self.accounts.accounts:
             return expected
         return replace(
             expected,
+            ends_at=partial(self.accounts.day_end, customer_id),
             first_in_reach=self.accounts.find_first_in_reach(customer_id),
             settles_at=self.accounts.settlement_of(customer_id, query_name),
         )
+
+    def _find_hold(self, customer_id: str) -> datetime | None:
+        """Until when a quota holds the customer's fetches. An outage has no end that is known."""
+        held = (each for each in self.holds if each.error_class == QUOTA_EXHAUSTED and each.covers(customer_id))
+        return max((each.until for each in held if each.until > self.now), default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +136,7 @@ def describe_days(
         )
         facts = {(row.customer_id, row.logical_date): row for row in ledger.days.facts(window)}
         first_days = ledger.days.first_days(source, customers).of_query(query_name)
+        acknowledged = ledger.days.acknowledged(window)
         parked = find_parked(ledger.retry_queue.list_parkings(source), query_name, customers)
         expectations = {
             customer: rules.expect(customer, query_name, first_days.get(customer, date.max)) for customer in customers
@@ -122,6 +148,7 @@ def describe_days(
                 expectations[key.customer_id],
                 parked=parked.get(key.customer_id),
                 now=rules.now,
+                acknowledged=acknowledged.get((key.customer_id, key.logical_date)),
             )
     return {key: described[key] for key in unique_keys}
 
@@ -141,17 +168,26 @@ def find_days(
     expectations = {customer: rules.expect(customer, window.query_name, day) for customer, day in first_days.items()}
     facts: dict[tuple[str, date], DayFacts | None] = {}
     if ABSENT_CONDITIONS & set(conditions):
-        due = replace(window, until=min(window.until, rules.last_due_day(window.query_name)))
-        facts.update(dict.fromkeys(ledger.days.absent(due, first_days)))
+        due = max((each.last_due_day(rules.now) for each in expectations.values()), default=date.min)
+        due_window = replace(window, until=min(window.until, due))
+        facts.update(dict.fromkeys(ledger.days.absent(due_window, first_days)))
     # Read after the absent days, so that a day which is recorded in between has its facts.
     for row in ledger.days.facts(window, conditions):
         facts[row.customer_id, row.logical_date] = row
     customers = {customer for customer, _day in facts}
+    acknowledged = ledger.days.acknowledged(window)
     parked = find_parked(ledger.retry_queue.list_parkings(window.source), window.query_name, customers)
     found: dict[PartitionKey, DayCondition] = {}
     for customer, day in sorted(facts, key=lambda each: (each[1], each[0])):
         expectation = expectations.get(customer) or rules.expect(customer, window.query_name, date.max)
-        described = describe_day(facts[customer, day], day, expectation, parked=parked.get(customer), now=rules.now)
+        described = describe_day(
+            facts[customer, day],
+            day,
+            expectation,
+            parked=parked.get(customer),
+            now=rules.now,
+            acknowledged=acknowledged.get((customer, day)),
+        )
         if described.condition in conditions:
             key = PartitionKey(
                 source=window.source, customer_id=customer, query_name=window.query_name, logical_date=day
@@ -175,9 +211,15 @@ def find_gaps(
     """
     starts = first_days.of_query(window.query_name)
     days = find_days(ledger, window, conditions, first_days=starts, rules=rules)
-    due = min(window.until, rules.last_due_day(window.query_name))
-    expected = sum(max(0, (due - max(start, window.since)).days + 1) for start in starts.values())
-    early = sum(not starts.get(key.customer_id, date.max) <= key.logical_date <= due for key in days)
+    due = {
+        customer: min(window.until, rules.expect(customer, window.query_name, start).last_due_day(rules.now))
+        for customer, start in starts.items()
+    }
+    expected = sum(max(0, (due[each] - max(start, window.since)).days + 1) for each, start in starts.items())
+    early = sum(
+        key.customer_id not in starts or not starts[key.customer_id] <= key.logical_date <= due[key.customer_id]
+        for key in days
+    )
     return Gaps(days=days, expected=expected + early)
 
 

@@ -159,7 +159,7 @@ def find_facts(
         visible_run_id=None if day.gap is GapReason.UNLOADED else run,
         demoting=day.gap is GapReason.DEMOTING,
         unjudged_run_id=run if day.has_unjudged_run else None,
-        rejected_run_id=run if day.condition is Condition.REJECTED_RERUN else None,
+        rejected_run_id=run if day.is_rejected_rerun else None,
         withdrawn=day.gap is GapReason.WITHDRAWN,
         terminal=is_terminal(status, forecast),
         given_up=forecast.given_up.explanation if forecast.given_up else None,

@@ -49,6 +49,9 @@ MARK: Final = OperatorAction(
 CLEAR: Final = OperatorAction(
     name="clear-terminal", becomes="{status}, not marked", control=Action.CLEAR_TERMINAL, statuses=_ANY
 )
+ACKNOWLEDGE: Final = OperatorAction(
+    name="acknowledge", becomes="acknowledged", control=Action.ACKNOWLEDGE, statuses=_ANY
+)
 REPROCESS: Final = OperatorAction(
     name="reprocess", becomes="{status}, requested", control=Action.REPROCESS, statuses=_SUCCESS
 )
@@ -60,7 +63,20 @@ RESTORE: Final = OperatorAction(name="restore", becomes="success from {run_id}",
 REJUDGE: Final = OperatorAction(name="rejudge", becomes="{run_id} judged", statuses=_ANY, needs_spark=True)
 PARK: Final = OperatorAction(name="park", becomes="parked")
 RELEASE: Final = OperatorAction(name="release", becomes="fetched again")
-ACTIONS: Final = (RETRY, ENQUEUE, MARK, CLEAR, REPROCESS, WITHDRAW, DEMOTE, RESTORE, REJUDGE, PARK, RELEASE)
+ACTIONS: Final = (
+    ACKNOWLEDGE,
+    RETRY,
+    ENQUEUE,
+    MARK,
+    CLEAR,
+    REPROCESS,
+    WITHDRAW,
+    DEMOTE,
+    RESTORE,
+    REJUDGE,
+    PARK,
+    RELEASE,
+)
 
 
 class Result(StrEnum):

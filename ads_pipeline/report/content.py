@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from typing import Final, NamedTuple
 
-from ads_pipeline.domain.day_facts import DayFacts
+from ads_pipeline.domain.day_facts import Acknowledgement, DayFacts
 from ads_pipeline.domain.partition import PartitionKey, days_between
 from ads_pipeline.domain.readability import (
     CONDITIONS,
+    NEEDS_OPERATOR,
+    QUIET_CONDITIONS,
     READABLE_CONDITIONS,
     Condition,
     DayCondition,
@@ -31,6 +33,7 @@ from ads_pipeline.pipeline.next_steps import DAYS, find_next_commands
 MICROS: Final = 1_000_000
 LETTERS: Final[Mapping[Condition, str]] = {condition: chr(ord("a") + n) for n, condition in enumerate(CONDITIONS)}
 REPORT_LETTERS: Final = {None: " ", ReportState.PROVISIONAL: "p", ReportState.SETTLED: "s"}
+EXPLAINED: Final = frozenset({*NEEDS_OPERATOR, *QUIET_CONDITIONS, Condition.UNRECOVERABLE})
 _READABLE_LETTERS: Final = frozenset(LETTERS[condition] for condition in READABLE_CONDITIONS)
 # Sums a column per visible partition: (customer, day) -> sum. Empty when the query has no such column.
 SumPerDay = Callable[[str, str, date, date], Mapping[tuple[str, date], int]]
@@ -129,7 +132,14 @@ class ReportReader:
             facts = self._read_facts(window)
             starts = first_days.of_query(name)
             parked = find_parked(parkings, name, customers)
-            builder = _QueryBuilder(window=window, days=days, texts=texts, counts=counts, now=self.rules.now)
+            builder = _QueryBuilder(
+                window=window,
+                days=days,
+                texts=texts,
+                counts=counts,
+                now=self.rules.now,
+                acknowledged=self.ledger.days.acknowledged(window),
+            )
             cells = [
                 builder.add_customer(
                     customer,
@@ -234,6 +244,7 @@ class _QueryBuilder:
     texts: _Texts
     counts: dict[Condition, int]
     now: datetime
+    acknowledged: Mapping[tuple[str, date], Acknowledgement]
     described: dict[PartitionKey, DayCondition] = field(default_factory=dict)
     reports: list[str] = field(default_factory=list)
 
@@ -247,19 +258,28 @@ class _QueryBuilder:
         """Return one letter a day, and keep one for the state of each report."""
         letters, reports = [], []
         for day in self.days:
-            recorded = facts.get(day)
-            condition = find_condition(recorded, day, expectation, is_parked=parked is not None, now=self.now)
+            recorded, acknowledged = facts.get(day), self.acknowledged.get((customer, day))
+            condition = find_condition(
+                recorded,
+                day,
+                expectation,
+                is_parked=parked is not None,
+                now=self.now,
+                is_acknowledged=acknowledged is not None,
+            )
             letters.append(LETTERS[condition])
             reports.append(REPORT_LETTERS[find_report(recorded, day, condition, expectation)])
             self.counts[condition] += 1
-            if CONDITIONS[condition].needs_operator or condition is Condition.UNRECOVERABLE:
+            if condition in EXPLAINED:
                 key = PartitionKey(
                     source=self.window.source,
                     customer_id=customer,
                     query_name=self.window.query_name,
                     logical_date=day,
                 )
-                self.described[key] = describe_day(recorded, day, expectation, parked=parked, now=self.now)
+                self.described[key] = describe_day(
+                    recorded, day, expectation, parked=parked, now=self.now, acknowledged=acknowledged
+                )
         self.reports.append("".join(reports).rstrip())
         return "".join(letters)
 

@@ -44,8 +44,11 @@ COMMANDS = (
     ("state",),
     ("state", "inspect"),
     ("state", "why"),
-    *(("state", name) for name in ("retry", "mark-terminal", "clear-terminal", "reprocess", "withdraw")),
-    *(("state", name) for name in ("enqueue", "demote", "restore", "due", "park", "release")),
+    *(
+        ("state", name)
+        for name in ("acknowledge", "retry", "mark-terminal", "clear-terminal", "reprocess", "withdraw")
+    ),
+    *(("state", name) for name in ("acknowledge", "enqueue", "demote", "restore", "due", "park", "release")),
     ("audit",),
     *(("audit", name) for name in ("actions", "terminal", "attempts", "parked")),
     ("raw",),

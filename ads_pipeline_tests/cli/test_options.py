@@ -19,7 +19,10 @@ LISTINGS = (
     ("raw", "verify"),
     ("warehouse", "gaps"),
 )
-ACTIONS = ("retry", "enqueue", "mark-terminal", "clear-terminal", "reprocess", "withdraw", "demote", "restore")
+ACTIONS = (
+    *("acknowledge", "retry", "enqueue", "mark-terminal", "clear-terminal"),
+    *("reprocess", "withdraw", "demote", "restore"),
+)
 SELECTING = (*LISTINGS, *(("state", action) for action in ACTIONS))
 CUSTOMER, DAY = "1180250317", "2026-03-07"
 

@@ -7,8 +7,15 @@ from typing import Any
 import pytest
 
 from ads_pipeline.domain.freshness import AttemptOutcome, DisplayStatus, StaleReason
-from ads_pipeline.domain.open_states import FINAL_STATES, NO_LIMIT, OPEN_STATES, StateKind, names_of
-from ads_pipeline.domain.readability import CONDITIONS, Condition, GapReason, ReportState
+from ads_pipeline.domain.open_states import DECIDED, FINAL_STATES, NO_LIMIT, OPEN_STATES, StateKind, names_of
+from ads_pipeline.domain.readability import (
+    CONDITIONS,
+    NEEDS_OPERATOR,
+    QUIET_CONDITIONS,
+    Condition,
+    GapReason,
+    ReportState,
+)
 from ads_pipeline.domain.retry import PARKING_SCOPES, ErrorPolicy, TerminalReason
 from ads_pipeline.domain.run_snapshots import TERMINAL_STATUSES, RunStatus, StepStatus
 from ads_pipeline.domain.transitions import Status
@@ -70,6 +77,13 @@ def test_only_what_needs_an_operator_has_no_limit() -> None:
     conditions = {name for name in Condition if name in unlimited}
     assert Condition.MISSING in conditions
     assert [name for name in conditions if not CONDITIONS[name].needs_operator] == []
+
+
+def test_only_what_an_operator_decided_is_quiet() -> None:
+    """A condition that an operator decided has no limit either, and needs nobody."""
+    decided = {name for state in OPEN_STATES if state.within == DECIDED for name in state.names}
+    assert decided == set(QUIET_CONDITIONS)
+    assert not decided.intersection(NEEDS_OPERATOR)
 
 
 def test_every_cell_is_one_line_of_text() -> None:

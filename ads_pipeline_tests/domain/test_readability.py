@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ads_pipeline.domain.day_facts import DayFacts, Withdrawal
+from ads_pipeline.domain.day_facts import Acknowledgement, DayFacts, Withdrawal
 from ads_pipeline.domain.readability import (
     BLOCKED_CONDITIONS,
     CONDITIONS,
     IN_PROGRESS_LIMIT,
+    NEEDS_OPERATOR,
     READABLE_CONDITIONS,
     Condition,
     Expectation,
@@ -21,6 +22,7 @@ from ads_pipeline.domain.readability import (
     ReportState,
     describe_day,
     find_condition,
+    urgency,
 )
 from ads_pipeline.domain.reason import Problem, Reason
 from ads_pipeline.domain.retry import OUT_OF_REACH
@@ -30,6 +32,7 @@ DAY = date(2026, 1, 10)
 EXPECTED = Expectation(first_day=date(2026, 1, 1), due_after=timedelta(hours=12))
 DUE = datetime(2026, 1, 11, 12, tzinfo=UTC)
 IN_REACH, SETTLES_AT = DAY - timedelta(days=3), DUE + timedelta(days=30)
+NINE_DAYS = timedelta(days=9)
 BEYOND = IN_REACH - timedelta(days=1)
 REACHING = replace(EXPECTED, first_in_reach=IN_REACH, settles_at=lambda _day: SETTLES_AT)
 ONLY_VERSION_1 = replace(EXPECTED, has_contract=lambda version: version == "1")
@@ -307,17 +310,21 @@ def test_damaged_run_needs_no_contract() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "condition", "text", "operator"),
+    ("reason", "now", "condition", "text", "operator"),
     [
-        (REJECTION, Condition.REJECTED, "bad", ""),
-        (DEMOTION, Condition.HIDDEN, "demoted by ana: wrong account", "ana"),
+        *((REJECTION, at, Condition.REJECTED, "bad", "") for at in (DUE - timedelta(hours=1), DUE)),
+        (REJECTION, DUE + timedelta(days=9), Condition.REJECTED, "bad", ""),
+        (DEMOTION, DUE - timedelta(hours=1), Condition.HIDDEN, "demoted by ana: wrong account", "ana"),
+        *((DEMOTION, at, Condition.LATE, "demoted by ana: wrong account", "ana") for at in (DUE, DUE + NINE_DAYS)),
     ],
 )
-@pytest.mark.parametrize("now", [DUE - timedelta(hours=1), DUE, DUE + timedelta(days=9)])
 def test_retried_day_keeps_the_reason_of_its_rejection(
-    reason: Reason, condition: Condition, text: str, operator: str, now: datetime
+    reason: Reason, now: datetime, condition: Condition, text: str, operator: str
 ) -> None:
-    """Until another run is judged, whatever the deadline. A failed fetch or a parking is newer and counts instead."""
+    """Until another run is judged. A failed fetch or a parking is newer and counts instead.
+
+    A demoted day of which another run was requested is not hidden on purpose any more: after its deadline it is late.
+    """
     retried = PENDING._replace(
         attempt_count=1, newest_outcome=Outcome.REJECTED, newest_reason=reason, newest_judged_at=DUE
     )
@@ -404,3 +411,78 @@ def test_deadline_follows_the_setting() -> None:
     assert find_condition(None, DAY, expectation, is_parked=False, now=DUE) is Condition.NOT_EXPECTED
     assert expectation.last_due_day(datetime(2026, 1, 12, 6, tzinfo=UTC)) == DAY
     assert expectation.last_due_day(datetime(2026, 1, 12, 5, 59, tzinfo=UTC)) == DAY - timedelta(days=1)
+
+
+KNOWN = Acknowledgement("ada", "the account closed", DUE + timedelta(hours=3))
+
+
+@pytest.mark.invariant("L2", "L8")
+@pytest.mark.parametrize(
+    ("facts", "parked", "condition", "reason"),
+    [
+        (None, None, Condition.ACKNOWLEDGED, "no run arrived"),
+        (None, PARKED, Condition.ACKNOWLEDGED, "customer 1 is parked: no access"),
+        (FAILED, None, Condition.ACKNOWLEDGED, "bad"),
+        (
+            ACCEPTED._replace(newest_outcome=Outcome.REJECTED, newest_reason=REJECTION),
+            None,
+            Condition.ACKNOWLEDGED_RERUN,
+            "bad",
+        ),
+    ],
+)
+def test_acknowledged_day_needs_nobody_and_keeps_its_cause(
+    facts: DayFacts | None, parked: ParkedSource | None, condition: Condition, reason: str
+) -> None:
+    """It says who acknowledged it, when and why. What readers get stays the same."""
+    day = describe_day(facts, DAY, EXPECTED, parked=parked, now=DUE, acknowledged=KNOWN)
+    plain = describe_day(facts, DAY, EXPECTED, parked=parked, now=DUE)
+    assert (day.condition, day.gap, day.operator, day.since) == (condition, plain.gap, "ada", KNOWN.performed_at)
+    assert day.reason == f"acknowledged by ada at 2026-01-11 15:00 UTC: the account closed; {reason}"
+    assert not day.text.needs_operator
+    assert (day.condition in READABLE_CONDITIONS) == (plain.condition in READABLE_CONDITIONS)
+    is_parked = parked is not None
+    assert find_condition(facts, DAY, EXPECTED, is_parked=is_parked, now=DUE, is_acknowledged=True) is condition
+
+
+@pytest.mark.parametrize("facts", [ACCEPTED, PENDING._replace(has_unjudged_run=True)])
+def test_acknowledgement_changes_only_days_that_need_an_operator(facts: DayFacts) -> None:
+    """A day that goes on or is readable is shown as before."""
+    day = describe_day(facts, DAY, EXPECTED, parked=None, now=DUE, acknowledged=KNOWN)
+    assert day == describe_day(facts, DAY, EXPECTED, parked=None, now=DUE)
+
+
+WAITING = PENDING._replace(
+    fetch_error="no quota", fetch_error_class="quota_exhausted", fetch_failed_at=DUE, fetch_wait_until=DUE + NINE_DAYS
+)
+HELD = replace(EXPECTED, held_until=DUE + NINE_DAYS)
+
+
+@pytest.mark.parametrize(
+    ("facts", "expectation"), [(WAITING, EXPECTED), (WAITING, HELD), (None, HELD), (PENDING, HELD)]
+)
+def test_wait_for_a_quota_is_in_progress_and_says_when_it_ends(
+    facts: DayFacts | None, expectation: Expectation
+) -> None:
+    """It needs nobody until a run could have come after the wait."""
+    day = describe_day(facts, DAY, expectation, parked=None, now=DUE)
+    assert (day.condition, day.gap) == (Condition.IN_PROGRESS, GapReason.QUOTA)
+    assert day.reason == "its fetch waits for the quota: it is tried again from 2026-01-20 12:00 UTC on"
+    over = DUE + NINE_DAYS + IN_PROGRESS_LIMIT
+    assert find_condition(facts, DAY, expectation, is_parked=False, now=over) in {Condition.LATE, Condition.MISSING}
+    assert find_condition(facts, DAY, expectation, is_parked=True, now=DUE) is Condition.PARKED
+
+
+@pytest.mark.parametrize("facts", [PENDING._replace(fetch_error="reset", fetch_error_class="transient"), FAILED])
+def test_quota_explains_only_days_that_wait_for_it(facts: DayFacts) -> None:
+    """A day that failed for another reason needs somebody although the account is on hold."""
+    day = describe_day(facts, DAY, HELD, parked=None, now=DUE)
+    assert day.text.needs_operator
+
+
+def test_work_lists_have_one_order() -> None:
+    """The most urgent condition first, and of each the newest day first. What needs an operator precedes the rest."""
+    days = [(Condition.LATE, DAY), (Condition.REJECTED, DAY), (Condition.LATE, DAY + timedelta(days=1))]
+    assert sorted(days, key=lambda each: urgency(*each)) == [days[1], days[2], days[0]]
+    quiet = [each for each in CONDITIONS if each not in NEEDS_OPERATOR]
+    assert list(CONDITIONS) == [*NEEDS_OPERATOR, *quiet]

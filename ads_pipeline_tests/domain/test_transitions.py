@@ -50,6 +50,7 @@ GRID_TEXT = """
     WITHDRAW        -        -        -        pend
     MARK_TERMINAL   -        -        stay     -
     CLEAR_TERMINAL  -        stay     stay     stay
+    ACKNOWLEDGE     stay     stay     stay     stay
 """
 # The meaning of the cells above. A success has no message, so `keep` leaves it without one.
 MEANINGS_TEXT = """

@@ -19,6 +19,7 @@ from ads_pipeline.ledger.events.new_events import read_events_after, read_positi
 from ads_pipeline.notifications.finding import EVENT_TYPES, FactFinder
 from ads_pipeline.notifications.notices import Kind
 from ads_pipeline.orchestration.partitions import CUSTOMERS, raw_asset_key, warehouse_asset_key
+from ads_pipeline.pipeline.day_conditions import DayRules
 from ads_pipeline.query_file import narrow_query_file
 from ads_pipeline_tests.builders import key
 from ads_pipeline_tests.google_ads.agency import CANCELED, DENIED, DISABLED, GOOD, REFUSED, agency
@@ -162,7 +163,10 @@ def test_failed_discovery_loses_no_account(server: LoopbackServer, location: Loc
     (step,) = (event for event in failed.all_events if event.event_type_value == "STEP_FAILURE")
     assert "no account was read: no answer from the credentials: credentials_refused" in str(step.event_specific_data)
     finder = FactFinder(
-        ledger=location.deployment.ledger, source="google_ads", due_after={}, policy=location.settings.retry_policy
+        ledger=location.deployment.ledger,
+        source="google_ads",
+        policy=location.settings.retry_policy,
+        read_rules=lambda now: DayRules(due_after={}, now=now),
     )
     now = datetime.now(UTC)
     events, _position = read_events_after(location.deployment.ledger.engine, position, EVENT_TYPES, now=now)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from ads_pipeline.domain.readability import CONDITIONS, READABLE_CONDITIONS, Condition
+from ads_pipeline.domain.readability import CONDITIONS, QUIET_CONDITIONS, READABLE_CONDITIONS, Condition
 from ads_pipeline_tests.healing.faults import Faults
 from ads_pipeline_tests.healing.schedules import Act
 from ads_pipeline_tests.healing.surfaces import Surfaces
@@ -106,7 +106,7 @@ def judge(world: World, surfaces: Surfaces) -> Iterator[str]:
         if name not in conditions:
             yield f"L1: {name} is expected, and no surface lists it"
     for name, condition in sorted(conditions.items()):
-        if condition in READABLE_CONDITIONS or condition is Condition.UNRECOVERABLE:
+        if condition in READABLE_CONDITIONS or condition in {Condition.UNRECOVERABLE, *QUIET_CONDITIONS}:
             continue
         fields = surfaces.listed.get(name) or surfaces.recorded[name]
         shown = f"{name} is {condition} ({fields['because']}: {fields['detail']}), since {fields['since']}"

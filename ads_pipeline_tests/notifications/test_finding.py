@@ -28,6 +28,7 @@ from ads_pipeline.notifications.finding import (
     of_parkings,
 )
 from ads_pipeline.notifications.notices import Fact, Kind
+from ads_pipeline.pipeline.day_conditions import DayRules
 from ads_pipeline_tests.ledger.builders import (
     acceptance,
     accepted_runs,
@@ -42,7 +43,7 @@ from ads_pipeline_tests.ledger.builders import (
 )
 
 NOW = datetime(2026, 3, 1, 13, tzinfo=UTC)
-QUERIES = ("campaign_daily", "search_terms")
+DUE_AFTER = dict.fromkeys(("campaign_daily", "search_terms"), timedelta(hours=12))
 ENDLESS = RetryPolicy(max_age=timedelta(days=100_000))  # the database's clock decides how old a day is
 TEXT = "clicks must be at least 0"
 
@@ -60,8 +61,8 @@ class Reading:
         return FactFinder(
             ledger=LedgerReader(self.ledger.engine),
             source="google_ads",
-            due_after=dict.fromkeys(QUERIES, timedelta(hours=12)),
             policy=self.policy,
+            read_rules=lambda now: DayRules(due_after=DUE_AFTER, now=now),
         )
 
     def read(self) -> list[Fact]:
@@ -288,7 +289,12 @@ def test_run_without_a_contract_is_blocked_and_overdue(ledger: Ledger, reading: 
     """The alarm of the deadline comes too, because readers have nothing of the day."""
     partition = key("1", day=28)
     ledger.registrations.register(sealed_runs(run(partition, "r1"), schema_version="9"))
-    finder = replace(reading.finder, has_contract=lambda _query, version: version == "1")
+    finder = replace(
+        reading.finder,
+        read_rules=lambda now: DayRules(
+            due_after=DUE_AFTER, now=now, has_contract=lambda _query, version: version == "1"
+        ),
+    )
     reason = "no contract judges its run: schema_version 9"
     found = finder.list_blocked(NOW)
     assert {cause: [(fact.kind, fact.key, fact.reason) for fact in facts] for cause, facts in found.items()} == {

@@ -36,6 +36,7 @@ EVENT_TYPES: Final = """
     StepStarted StepCompleted StepFailed StepCancelled StepSkipped RawSealed VerdictAccepted
     VerdictRejected DemotionBegun PartitionLoaded LoadFailed PartitionEnqueued PartitionRequeued
     PartitionWithdrawn ReprocessRequested TerminalMarked TerminalCleared FetchFailed PartitionRestated
+    DayAcknowledged
 """
 RECORDED: Final = Contract(
     required=frozenset(REQUIRED.split()),

@@ -19,6 +19,7 @@ from ads_pipeline.cli.state import confirmation
 from ads_pipeline.cli.state.due import list_due
 from ads_pipeline.cli.state.selection import (
     AccountOrQuery,
+    DaysToAcknowledge,
     FailuresToRetry,
     PartitionsToEnqueue,
     RunsToRestore,
@@ -33,6 +34,16 @@ from ads_pipeline.settings import Settings
 
 # The options that select for each action, if it has its own, and its help.
 COMMANDS: Final[Mapping[OperatorAction, tuple[type, str]]] = {
+    actions.ACKNOWLEDGE: (
+        DaysToAcknowledge,
+        """Record that the problem of these days is known, so that they need nobody.
+
+        They leave "state inspect", the count of doctor and the notifications until something else happens to them: a
+        run is registered, judged or loaded, a fetch fails in another way, or an operator acts. Readers still do not
+        see them, and "warehouse gaps" still lists them. Automatic retries go on. Filters and --all select the days
+        that need you, also those without a run.
+        """,
+    ),
     actions.RETRY: (
         FailuresToRetry,
         """Requeue failed partitions, so that they are fetched and judged again.

@@ -12,7 +12,7 @@ from rich.text import Text
 from ads_pipeline.cli.output import STATUS_STYLES, Column, count_of, format_minute, table_of
 from ads_pipeline.cli.state.day_ranges import DayRange, find_ranges
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.readability import CONDITIONS, Condition, DayCondition
+from ads_pipeline.domain.readability import CONDITIONS, Condition, DayCondition, urgency
 from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.ledger.state.days import FirstDays
 from ads_pipeline.ledger.values import DayWindow, StateFilter
@@ -37,10 +37,12 @@ class ConditionName(StrEnum):
     MISSING = "missing"
     LATE = "late"
     PARKED = "parked"
-    HIDDEN = "hidden"
     REJECTED_RERUN = "rejected_rerun"
     BLOCKED_RERUN = "blocked_rerun"
     IN_PROGRESS = "in_progress"
+    ACKNOWLEDGED = "acknowledged"
+    ACKNOWLEDGED_RERUN = "acknowledged_rerun"
+    HIDDEN = "hidden"
     UNRECOVERABLE = "unrecoverable"
     STALE = "stale"
 
@@ -68,6 +70,11 @@ def find_listed_days(
     return days
 
 
+def name_condition(condition: Condition) -> str:
+    """The condition as words."""
+    return condition.replace("_", " ")
+
+
 def describe_unknown(first_days: FirstDays, customers: Collection[str] | None) -> list[str]:
     """One line for each of these customers that nothing is known of."""
     unknown = sorted(set(customers or ()) - set(first_days.customers) - first_days.discovered)
@@ -76,16 +83,14 @@ def describe_unknown(first_days: FirstDays, customers: Collection[str] | None) -
 
 def order_ranges(days: Mapping[PartitionKey, DayCondition]) -> list[DayRange]:
     """The days as ranges: the most urgent condition first, and of each the newest days first."""
-    urgency = {condition: number for number, condition in enumerate(CONDITIONS)}
-    ranges = sorted(find_ranges(days), key=lambda each: each.last.logical_date, reverse=True)
-    return sorted(ranges, key=lambda each: urgency[each.day.condition])
+    return sorted(find_ranges(days), key=lambda each: urgency(each.day.condition, each.last.logical_date))
 
 
 def summarize(days: Mapping[PartitionKey, DayCondition]) -> str:
     """One line: how many days need an operator, by condition."""
     counts = Counter(day.condition for day in days.values())
     parts = ", ".join(
-        f"{counts[condition]:,} {condition.replace('_', ' ')}" for condition in CONDITIONS if counts[condition]
+        f"{counts[condition]:,} {name_condition(condition)}" for condition in CONDITIONS if counts[condition]
     )
     needed = sum(number for condition, number in counts.items() if CONDITIONS[condition].needs_operator)
     if needed != len(days):

@@ -67,6 +67,7 @@ def day_fields(day: DayCondition, command: str) -> dict[str, object]:
         "because": day.gap and day.gap.value,
         "detail": day.detail or None,
         "operator": day.operator or None,
+        "acknowledged_because": day.acknowledged and day.acknowledged.reason,
         "since": day.since,
         "report": day.report,
         "final_from": day.settles_at,

@@ -1,5 +1,6 @@
 """Lists partition states, and publishes partition status. Imports neither Spark nor DuckDB, for a fast start."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -28,6 +29,7 @@ from ads_pipeline.cli.state.attention import (
     build_blocks,
     describe_unknown,
     find_listed_days,
+    name_condition,
     next_command,
     order_ranges,
     summarize,
@@ -37,7 +39,7 @@ from ads_pipeline.cli.state.forecast import describe_forecasts, forecast_fields
 from ads_pipeline.cli.status_publication import publish_statuses
 from ads_pipeline.domain.freshness import DisplayStatus, StaleReason
 from ads_pipeline.domain.partition import PartitionKey, parse_key
-from ads_pipeline.domain.readability import NEEDS_OPERATOR, Condition, DayCondition, ReportState
+from ads_pipeline.domain.readability import NEEDS_OPERATOR, QUIET_CONDITIONS, Condition, DayCondition, ReportState
 from ads_pipeline.domain.transitions import PartitionState, Status
 from ads_pipeline.errors import BadCommand
 from ads_pipeline.ledger.ledger import LedgerReader
@@ -49,6 +51,8 @@ from ads_pipeline.settings import Settings
 
 STATUSES: Final = (Status.SUCCESS, Status.FAILED, Status.PENDING)  # in the order of the summary
 STATES_PER_READ: Final = 1_000
+# Days that the list of work only counts, because nobody has to act on them.
+UNLISTED: Final = (*QUIET_CONDITIONS, Condition.UNRECOVERABLE)
 LARGEST_COUNT: Final = 10_000  # per status; counting a million would take longer than listing a page
 DATA_LABELS: Final = {
     DisplayStatus.MATERIALIZED: "current",
@@ -105,9 +109,10 @@ class StateFilters(Filters):
 def inspect(settings: Settings, filters: StateFilters, page: Page, *, as_json: AsJson = False) -> None:
     """List the days that need attention, or with --status the recorded partitions.
 
-    The table shows what needs attention first: rejected, missing, late, parked and hidden days, and readable days
-    whose newest run was rejected. --customer, --query and the dates select among them. Consecutive days with one
-    reason share a line. The next command for the first line follows.
+    The table shows what needs attention first: rejected, blocked, missing, late and parked days, and readable days
+    whose newest run was rejected or is blocked. Days that an operator acknowledged, marked as terminal or hid are
+    only counted; --condition acknowledged or hidden lists them. --customer, --query and the dates select among them.
+    Consecutive days with one reason share a line. The next command for the first line follows.
 
     With --status, --after or --json, it lists recorded partitions by customer, query and day, and no day without a
     run. --json with --condition lists the days of a condition instead. Below the list it prints the
@@ -140,15 +145,17 @@ def inspect(settings: Settings, filters: StateFilters, page: Page, *, as_json: A
 def _list_work(settings: Settings, ledger: LedgerReader, filters: StateFilters, page: Page) -> None:
     """The selected days that need attention, the most urgent first."""
     selection = filters.select(settings)
-    days = find_listed_days(settings, ledger, selection, (*NEEDS_OPERATOR, Condition.UNRECOVERABLE))
-    unrecoverable = [key for key, day in days.items() if day.condition is Condition.UNRECOVERABLE]
-    days = {key: day for key, day in days.items() if day.condition is not Condition.UNRECOVERABLE}
-    ranges = order_ranges(days)
+    found = find_listed_days(settings, ledger, selection, (*NEEDS_OPERATOR, *UNLISTED))
+    days = {key: day for key, day in found.items() if day.condition in NEEDS_OPERATOR}
+    ranges, unlisted = order_ranges(days), Counter(day.condition for day in found.values())
     first_days = ledger.days.first_days(settings.google_apis.source, selection.customer_ids or ())
     notes = [*describe_unknown(first_days, selection.customer_ids), summarize(days)]
     notes += _count_hidden(len(ranges) - page.limit, "line")
-    if unrecoverable:
-        notes.append(f"{count_of(len(unrecoverable), 'unrecoverable day')}: --condition unrecoverable lists them")
+    notes += [
+        f"{count_of(unlisted[each], f'{name_condition(each)} day')}: --condition {each} lists them"
+        for each in UNLISTED
+        if unlisted[each]
+    ]
     tally = ledger.states.count_by_status(selection, max_count=LARGEST_COUNT)
     notes.append(
         _count_summary(tally) if any(tally.values()) else f"no partition is recorded{_describe_filters(filters)}"

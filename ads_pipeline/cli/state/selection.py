@@ -12,17 +12,24 @@ from typing import Any, Final
 
 from ads_pipeline.cli import options
 from ads_pipeline.cli.parsing import parse_customer, parse_customers, parse_partition, parse_queries
+from ads_pipeline.cli.state.attention import find_listed_days
 from ads_pipeline.domain.partition import PartitionKey, days_between, validate_name
+from ads_pipeline.domain.readability import NEEDS_OPERATOR
 from ads_pipeline.errors import BadCommand, BadName
 from ads_pipeline.ledger.control.retries import Parking
 from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.ledger.values import StateFilter
 from ads_pipeline.pipeline.action_preview import Selection
+from ads_pipeline.pipeline.day_conditions import DayRules, describe_days
 from ads_pipeline.quoting import suggest
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.settings import Settings
 
 _NAME_FIELDS: Final = {"query": "query_name", "source": "source"}
+FILTERS_AND_ALL: Final = "--all selects every partition: give either --all or filters, not both"
+NOTHING_SELECTED: Final = (
+    "no partition is selected: give partitions, or --customer, --query, --since or --until, or --all"
+)
 PARTITIONS_AND_OPTIONS: Final = "give either partitions or the options that select them, not both"
 
 
@@ -52,13 +59,11 @@ class SelectedPartitions:
         if self.partitions and (has_filters or self.all_partitions):
             raise BadCommand(PARTITIONS_AND_OPTIONS)
         if self.all_partitions and has_filters:
-            raise BadCommand("--all selects every partition: give either --all or filters, not both")
+            raise BadCommand(FILTERS_AND_ALL)
         if self.partitions:
             return Targets(selection=find_recorded_partitions(self.partitions, settings, ledger))
         if not has_filters and not self.all_partitions:
-            raise BadCommand(
-                "no partition is selected: give partitions, or --customer, --query, --since or --until, or --all"
-            )
+            raise BadCommand(NOTHING_SELECTED)
         return Targets(selection=select_known(self.filters, settings, ledger))
 
 
@@ -131,6 +136,24 @@ class PartitionsToEnqueue(SelectedPartitions):
         for customer, name in product(customers, parse_queries(self.filters.query, settings)):
             for day in days_between(days.since, days.until):
                 yield PartitionKey(source=source, customer_id=customer, query_name=name, logical_date=day)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DaysToAcknowledge(SelectedPartitions):
+    """Days that need an operator, also without a run: the given ones, or those that the filters select."""
+
+    def find(self, settings: Settings, ledger: LedgerReader) -> Targets:
+        if self.partitions:
+            if str(self) or self.all_partitions:
+                raise BadCommand(PARTITIONS_AND_OPTIONS)
+            keys = [require_possible(parse_own(word, settings), settings) for word in dict.fromkeys(self.partitions)]
+            days = describe_days(ledger, keys, DayRules.read(ledger, settings, now=datetime.now(UTC)))
+        elif self.all_partitions is not bool(str(self)):
+            selection = select_known(self.filters, settings, ledger)
+            days = find_listed_days(settings, ledger, selection, NEEDS_OPERATOR)
+        else:
+            raise BadCommand(FILTERS_AND_ALL if self.all_partitions else NOTHING_SELECTED)
+        return Targets(selection=list(days), preview_options={"days": days})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

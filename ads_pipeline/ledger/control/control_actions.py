@@ -46,6 +46,7 @@ EVENT_TYPES: Final[Mapping[Action, str]] = {
     Action.REPROCESS: "ReprocessRequested",
     Action.MARK_TERMINAL: "TerminalMarked",
     Action.CLEAR_TERMINAL: "TerminalCleared",
+    Action.ACKNOWLEDGE: "DayAcknowledged",
 }
 # The actions that open a request for a new run, and the kind of that request.
 REQUEST_KINDS: Final[Mapping[Action, str]] = {
@@ -214,7 +215,9 @@ def _write_changes(
     connection, keys = transaction.connection, [state.key for state in changed]
     updated = [state for state in changed if state.key in before and state != before[state.key]]
     _UPDATE_STATES.write(connection, map(encode_state, updated))
-    transaction.insert_pending([key for key in keys if key not in before])
+    transaction.insert_pending(
+        [state.key for state in changed if state.key not in before and state.recorded_status is not None]
+    )
     if action is Action.WITHDRAW:
         transaction.withdraw_pointers(keys)
     if action in REQUEST_KINDS:
@@ -237,11 +240,11 @@ def _emit_events(
 ) -> None:
     """Emit one event per changed partition. Its attempt is the coming one.
 
-    A terminal mark belongs to no attempt, so its events are numbered by the partition's logged actions.
+    Terminal marks and acknowledgements belong to no attempt: they are numbered by the partition's logged actions.
     """
     data = {"operator": printable(request.operator), "reason": printable(request.reason)}
     numbers: Mapping[PartitionKey, int] = {state.key: state.attempt_count + 1 for state in changed}
-    if action in {Action.MARK_TERMINAL, Action.CLEAR_TERMINAL}:
+    if action in {Action.MARK_TERMINAL, Action.CLEAR_TERMINAL, Action.ACKNOWLEDGE}:
         rows = _ACTIONS_PER_PARTITION.execute(transaction.connection, map(encode_key, numbers))
         numbers = Counter(map(decode_key, rows))
     present = _find_present_events(transaction, action, numbers)
@@ -286,7 +289,7 @@ def _read_earlier_result(
     )
     changed = set(map(decode_key, rows))
     return ActionResult(
-        changed=tuple(states[key] for key in keys if key in changed),
+        changed=tuple(states.get(key) or PartitionState.absent(key) for key in keys if key in changed),
         unchanged=tuple(key for key in keys if key not in changed),
     )
 
@@ -351,7 +354,7 @@ def _apply(
         raise StateChanged(str(before.key), _describe(expected), _describe(before))
     after = apply_control_action(before, action, now=now)
     match action:
-        case Action.REPROCESS | Action.MARK_TERMINAL:
+        case Action.REPROCESS | Action.MARK_TERMINAL | Action.ACKNOWLEDGE:
             return None if is_recorded else after
         case Action.CLEAR_TERMINAL:
             return after if is_recorded else None

@@ -98,6 +98,8 @@ CREATE TABLE parkings (
 ) {options};
 
 CREATE INDEX control_actions_by_time ON control_actions (performed_at, action_id);
+CREATE INDEX control_actions_acknowledging ON control_actions (action_id)
+    WHERE action IN ('acknowledge', 'mark_terminal');
 CREATE INDEX control_action_partitions_by_key ON control_action_partitions ({key});
 CREATE INDEX leases_open ON leases (expires_at) WHERE ended_at IS NULL;
 CREATE INDEX claims_by_run ON claims (run_id);

@@ -8,12 +8,13 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from ads_pipeline.domain.day_facts import DayFacts, Withdrawal
+from ads_pipeline.domain.day_facts import Acknowledgement, DayFacts, Withdrawal
 from ads_pipeline.domain.partition import days_between
 from ads_pipeline.domain.readability import Condition
 from ads_pipeline.domain.reason import Reason
+from ads_pipeline.domain.retry import RETRY_POLICY
 from ads_pipeline.domain.sequences import split_batches
-from ads_pipeline.domain.transitions import Outcome, Status
+from ads_pipeline.domain.transitions import Action, Outcome, Status
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.control.tables import failed_fetches
 from ads_pipeline.ledger.extraction.tables import accounts
@@ -23,6 +24,7 @@ from ads_pipeline.ledger.tables import Day, instant_text, runs
 from ads_pipeline.ledger.values import DayWindow
 
 CUSTOMERS_PER_QUERY: Final = 1_000
+ACKNOWLEDGE: Final = Action.ACKNOWLEDGE.name.lower()  # as the log has it
 # One row for each partition of `[rows]`. The joined attempt is the last verdict on the newest judged run. Most
 # partitions have a single accepted run and skip that lookup. A withdrawal counts until a verdict follows it, and so
 # does the newest failed fetch. The unjudged run is the newest one; of a success, only one after the accepted run.
@@ -38,7 +40,7 @@ SELECT
     ) AS is_restated,
     newest.outcome, newest.reason, newest.judged_at, demotions.reason AS demotion, demotions.started_at,
     withdrawal.operator, withdrawal.reason AS withdrawn_because, withdrawal.performed_at,
-    failed.error_message, failed.failed_at, failed.error_class, accepted.extracted_at,
+    failed.error_message, failed.failed_at, failed.error_class, failed.wait_until, accepted.extracted_at,
     unjudged.schema_version AS unjudged_version,
     unjudged.registered_at, COALESCE(unjudged.ordinal > newest.ordinal, TRUE) AS unjudged_is_newest,
     COALESCE(warehouse_pointer.run_id = current_run_id, FALSE) AS is_loaded,
@@ -128,12 +130,54 @@ _CANDIDATES: Final[Mapping[Condition, tuple[str, ...]]] = {
     Condition.MISSING: (_NOT_ACCEPTED,),
     Condition.LATE: (_NOT_ACCEPTED,),
     Condition.PARKED: (_NOT_ACCEPTED,),
-    Condition.HIDDEN: (_NOT_ACCEPTED, _BEING_DEMOTED),
     Condition.REJECTED_RERUN: (_NEWEST_RUN_REJECTED,),
     Condition.BLOCKED_RERUN: (_UNJUDGED, _NOT_LOADED),
     Condition.IN_PROGRESS: (_NOT_ACCEPTED, _NOT_LOADED),
+    Condition.ACKNOWLEDGED: (_NOT_ACCEPTED, _NOT_LOADED, _BEING_DEMOTED),
+    Condition.ACKNOWLEDGED_RERUN: (_NEWEST_RUN_REJECTED, _UNJUDGED, _NOT_LOADED),
+    Condition.HIDDEN: (_NOT_ACCEPTED, _BEING_DEMOTED),
     Condition.UNRECOVERABLE: (_NOT_ACCEPTED,),
 }
+# The days whose newest event is the action of an operator who acknowledged them or marked them as terminal. A verdict
+# is later by its number, other events by their time. Automatic retries are no news, and neither is a fetch that fails
+# as an earlier one did. Such days need not have a state row.
+_ACKNOWLEDGED: Final = """
+SELECT acted.customer_id, acted.logical_date, acknowledgement.operator, acknowledgement.reason,
+    acknowledgement.performed_at, acknowledgement.action
+FROM control_actions AS acknowledgement
+JOIN control_action_partitions AS acted ON acted.action_id = acknowledgement.action_id
+WHERE acknowledgement.action IN ('acknowledge', 'mark_terminal')
+    AND acted.source = :source AND acted.query_name = :query_name
+    AND acted.logical_date BETWEEN :since AND :until AND {customers}
+    AND NOT EXISTS (
+        SELECT 1 FROM control_action_partitions AS changed
+        JOIN control_actions AS action ON action.action_id = changed.action_id
+        WHERE ({changed.key}) = ({acted.key}) AND action.operator <> :retry_policy
+            AND (action.performed_at, action.action_id)
+                > (acknowledgement.performed_at, acknowledgement.action_id)
+    )
+    AND NOT EXISTS (
+        SELECT 1 FROM attempts WHERE ({attempts.key}) = ({acted.key}) AND attempts.attempt_no > acted.attempt_no
+    )
+    AND NOT EXISTS (
+        SELECT 1 FROM runs WHERE ({runs.key}) = ({acted.key}) AND registered_at > acknowledgement.performed_at
+    )
+    AND NOT EXISTS (
+        SELECT 1 FROM warehouse_pointer
+        WHERE ({warehouse_pointer.key}) = ({acted.key}) AND changed_at > acknowledgement.performed_at
+    )
+    AND NOT EXISTS (
+        SELECT 1 FROM demotions WHERE ({demotions.key}) = ({acted.key}) AND started_at > acknowledgement.performed_at
+    )
+    AND NOT EXISTS (
+        SELECT 1 FROM failed_fetches AS failed
+        WHERE ({failed.key}) = ({acted.key}) AND failed.failed_at > acknowledgement.performed_at AND NOT EXISTS (
+            SELECT 1 FROM failed_fetches AS earlier
+            WHERE ({earlier.key}) = ({failed.key}) AND earlier.error_class = failed.error_class
+                AND earlier.failed_at <= acknowledgement.performed_at
+        )
+    )
+"""
 # The successes of the given days whose accepted run was extracted before a time.
 _UNSETTLED: Final = Statement(
     "unsettled_days",
@@ -201,6 +245,20 @@ class Days:
         statement = query_days(text, window, customer_column="partition_state.customer_id")
         with database.open_snapshot(self._engine) as connection:
             yield from map(_decode, connection.execute(statement))
+
+    def acknowledged(self, window: DayWindow) -> dict[tuple[str, date], Acknowledgement]:
+        """The acknowledgement of each customer and day that nothing has happened to since.
+
+        Read it after the facts: then an event that is in the facts has undone it here.
+        """
+        statement = query_days(_ACKNOWLEDGED, window, customer_column="acted.customer_id")
+        rows = database.fetch(self._engine, statement.bindparams(retry_policy=RETRY_POLICY))
+        return {
+            (row.customer_id, row.logical_date): Acknowledgement(
+                row.operator, row.reason, row.performed_at, row.action != ACKNOWLEDGE
+            )
+            for row in rows
+        }
 
     def first_days(self, source: str, customers: Collection[str] | None = None) -> FirstDays:
         """Return the first day of each customer and query that has a registered run or a failed fetch."""
@@ -275,8 +333,8 @@ def _select_rows(conditions: Collection[Condition] | None) -> tuple[str, str]:
 def _decode(row: Sequence[Any]) -> DayFacts:
     customer, day, status, count, records, updated, published, unjudged, restated = row[:9]
     outcome, reason, judged_at, demotion, started_at, operator, withdrawn_because, performed_at = row[9:17]
-    error_message, failed_at, error_class, extracted_at = row[17:21]
-    unjudged_version, unjudged_since, unjudged_is_newest, is_loaded, accepted_version, unloadable_since = row[21:]
+    error_message, failed_at, error_class, wait_until, extracted_at = row[17:22]
+    unjudged_version, unjudged_since, unjudged_is_newest, is_loaded, accepted_version, unloadable_since = row[22:]
     facts = DayFacts(customer, day, Status(status), count, records, updated, published, unjudged, restated)
     if extracted_at is not None:
         facts = facts._replace(extracted_at=extracted_at)
@@ -297,7 +355,12 @@ def _decode(row: Sequence[Any]) -> DayFacts:
     if operator is not None:
         facts = facts._replace(withdrawal=Withdrawal(operator, withdrawn_because, performed_at))
     if error_message is not None:
-        facts = facts._replace(fetch_error=error_message, fetch_failed_at=failed_at, fetch_error_class=error_class)
+        facts = facts._replace(
+            fetch_error=error_message,
+            fetch_failed_at=failed_at,
+            fetch_error_class=error_class,
+            fetch_wait_until=wait_until,
+        )
     return facts
 
 

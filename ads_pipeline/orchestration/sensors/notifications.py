@@ -6,18 +6,17 @@ next one, so nothing is lost while the server is down.
 
 import logging
 from dataclasses import replace
-from functools import cache
 from typing import Final
 
 import dagster as dg
 
-from ads_pipeline.contracts.registry import DeclaredVersions
 from ads_pipeline.ledger.transactions import Clock
 from ads_pipeline.log_events import LogEvent, log_event
 from ads_pipeline.notifications.finding import FactFinder
 from ads_pipeline.notifications.outbox import Outbox
 from ads_pipeline.notifications.webhook import CALL_SECONDS, Webhook
 from ads_pipeline.orchestration.resources import SensorResources
+from ads_pipeline.pipeline.day_conditions import DayRules
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -46,9 +45,8 @@ def build_notification_sensor(*, has_webhook: bool, now: Clock) -> dg.SensorDefi
         finder = FactFinder(
             ledger=sensor_resources.ledger,
             source=apis.source,
-            due_after={name: apis.due_after[name] for name in sorted(apis.queries)},
             policy=settings.retry_policy,
-            has_contract=cache(DeclaredVersions(settings.queries_file, apis).has_contract),
+            read_rules=lambda now: DayRules.read(sensor_resources.ledger, settings, now=now),
         )
         outbox = Outbox.parse(context.cursor) or Outbox.opened(finder, at)
         if (pending := outbox.pending) is not None:

@@ -180,20 +180,23 @@ def _find_due(
 ) -> Iterator[PartitionKey]:
     """The partitions whose deadline has passed, or that are no longer fresh, since the moment.
 
-    Most ticks have none, and do not read the ledger for it.
+    Most ticks have none in any time zone, and do not read the partitions for it.
     """
-    due_after = resources.settings.google_apis.due_after
-    due = {name: _find_due_days(since, now, due_after[name]) for name in query_names}
-    if not any(due.values()):
+    rules = DayRules.read(resources.ledger, resources.settings, now=now)
+    due = [
+        name
+        for name in query_names
+        if any(_find_due_days(since, now, rules.expect(each, name, date.min)) for each in rules.one_of_each_zone)
+    ]
+    if not due:
         return
     first_days = resources.ledger.days.first_days(resources.source_name)
-    for name in query_names:
+    for name in due:
         for customer, first_day in first_days.of_query(name).items():
-            for day in due[name]:
-                if day >= first_day:
-                    yield PartitionKey(
-                        source=resources.source_name, customer_id=customer, query_name=name, logical_date=day
-                    )
+            for day in _find_due_days(since, now, rules.expect(customer, name, first_day)):
+                yield PartitionKey(
+                    source=resources.source_name, customer_id=customer, query_name=name, logical_date=day
+                )
 
 
 def _find_blocked(resources: SensorResources, query_names: Sequence[str], now: datetime) -> Iterator[PartitionKey]:
@@ -209,12 +212,12 @@ def _find_blocked(resources: SensorResources, query_names: Sequence[str], now: d
         yield from (key for key, day in days.items() if day.since >= oldest)
 
 
-def _find_due_days(since: datetime, now: datetime, due_after: timedelta) -> list[date]:
-    expectation = Expectation(first_day=date.min, due_after=due_after)
+def _find_due_days(since: datetime, now: datetime, expectation: Expectation) -> list[date]:
     return [
         day
         for day in days_between(since.date() - timedelta(days=FRESH_DAYS + 2), now.date())
-        if any(since < at <= now for at in (expectation.deadline(day), expectation.end_of_freshness(day)))
+        if day >= expectation.first_day
+        and any(since < at <= now for at in (expectation.deadline(day), expectation.end_of_freshness(day)))
     ]
 
 

@@ -9,6 +9,7 @@ from typing import Final
 
 import dagster as dg
 
+from ads_pipeline.domain.retry import RETRY_POLICY
 from ads_pipeline.ledger.control.control_actions import ControlActions
 from ads_pipeline.ledger.transactions import Clock
 from ads_pipeline.ledger.values import ActionRequest
@@ -19,7 +20,6 @@ from ads_pipeline.pipeline.extraction.held_requests import describe_holds, limit
 from ads_pipeline.pipeline.retry_scheduling import RetryScheduler
 
 MAX_PARTITIONS_IN_PROGRESS: Final = 2_000  # partitions that this sensor has in unfinished runs
-OPERATOR: Final = "retry policy"
 EXTERNAL_SOURCE: Final = (
     "New failures with a scheduled retry: %d. Your own extractors fetch; to list what is due: ads-pipeline state due"
 )
@@ -72,7 +72,7 @@ def build_retry_sensor(
 def _build_request(now: datetime) -> ActionRequest:
     return ActionRequest(
         action_id=f"retry-{uuid.uuid4()}",
-        operator=OPERATOR,
+        operator=RETRY_POLICY,
         command="sensor retries_due",
         reason=f"the delay of the retry policy ended before {now:%Y-%m-%d %H:%M}Z",
     )

@@ -35,7 +35,7 @@ from ads_pipeline_tests.cli.state.builders import (
 )
 from ads_pipeline_tests.ledger.builders import acceptance, accepted_runs, record_verdict, registered_runs
 
-VERBS = ("retry", "mark-terminal", "clear-terminal", "reprocess", "withdraw")
+VERBS = ("acknowledge", "retry", "mark-terminal", "clear-terminal", "reprocess", "withdraw")
 MANY = [recent_key(customer) for customer in range(1001, 1024)]
 Change = Callable[[], None]
 

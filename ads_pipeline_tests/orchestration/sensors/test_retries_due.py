@@ -13,10 +13,10 @@ from pyspark.sql import SparkSession
 
 from ads_pipeline.domain.fetching import Backfill, FailedFetch, SkippedFetch
 from ads_pipeline.domain.partition import PartitionKey, Run
+from ads_pipeline.domain.retry import RETRY_POLICY as OPERATOR
 from ads_pipeline.domain.transitions import Action, Status
 from ads_pipeline.ledger import database
 from ads_pipeline.orchestration.resources import SensorResources
-from ads_pipeline.orchestration.sensors.retries_due import OPERATOR
 from ads_pipeline.orchestration.sensors.run_requests import PRIORITY_TAG
 from ads_pipeline.orchestration.sensors.run_tags import END, START
 from ads_pipeline.raw.source import Landed
