@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from ads_pipeline.domain.accounts import Account
 from ads_pipeline.domain.measures import Measures
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.readability import CONDITIONS, Condition
+from ads_pipeline.domain.readability import Condition
 from ads_pipeline.domain.retry import RetryPolicy
 from ads_pipeline.domain.transitions import Action
 from ads_pipeline.extraction_settings import ExtractionSettings
@@ -15,7 +15,7 @@ from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.pipeline.day_conditions import DayRules
 from ads_pipeline.pipeline.extraction.account_days import AccountDays
 from ads_pipeline.pipeline.next_steps import DAYS
-from ads_pipeline.report.content import LETTERS, CustomerContent, QueryContent, ReportContent, ReportReader
+from ads_pipeline.report.content import EXPLAINED, LETTERS, CustomerContent, QueryContent, ReportContent, ReportReader
 from ads_pipeline.settings import read_settings
 from ads_pipeline_tests.ledger.builders import (
     acceptance,
@@ -112,8 +112,8 @@ def test_day_is_restated_once_the_newer_run_is_loaded(ledger: Ledger) -> None:
     assert conditions(read(ledger).queries[0], 0)[0] is Condition.RESTATED
 
 
-def test_each_day_that_needs_an_operator_has_a_note(ledger: Ledger) -> None:
-    """The note has the reason, the time, the number of attempts and the operator."""
+def test_each_day_that_needs_an_operator_or_had_one_has_a_note(ledger: Ledger) -> None:
+    """The note has the reason, the time, the number of attempts and the operator. Hidden days are explained too."""
     fill(ledger)
     content = read(ledger)
     query = content.queries[0]
@@ -121,7 +121,7 @@ def test_each_day_that_needs_an_operator_has_a_note(ledger: Ledger) -> None:
         f"{customer},{day}"
         for customer in (0, 1)
         for day, condition in enumerate(conditions(query, customer))
-        if CONDITIONS[condition].needs_operator
+        if condition in EXPLAINED
     }
     assert query.notes.keys() == needed
     reasons = {day: content.texts[query.notes[f"0,{day - 1}"].reason] for day in (3, 4, 5, 6, 9)}

@@ -138,6 +138,8 @@ def _summary(report: PartitionReport) -> Table:
 def _describe_condition(day: DayCondition) -> str:
     if not day.is_expected:
         return day.text.label.lower()
+    if day.acknowledged:
+        return f"{day.text.label.lower()}: {day.acknowledged}"
     operator = f", by {day.operator}" if day.operator else ""
     return f"{day.text.label.lower()} since {format_instant(day.since)}{operator}"
 
