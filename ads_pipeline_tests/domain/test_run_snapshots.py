@@ -60,6 +60,7 @@ STEPS_TEXT = """
     PartitionWithdrawn =
     ReprocessRequested =
     TerminalMarked     =
+    DayAcknowledged    =
     TerminalCleared    =
     FetchFailed        FAILED
 """
