@@ -1,4 +1,4 @@
-"""Text for messages: escaping, bounded quotes, suggested names, the root cause of a cluster's error."""
+"""Text for messages: escaping, bounded quotes, counted nouns, suggested names, the root cause of an error."""
 
 import difflib
 import re
@@ -20,6 +20,11 @@ def printable(text: str, *, limit: int = 2000) -> str:
     if not text.isprintable():
         text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def count_of(count: int, noun: str) -> str:
+    """A number with its noun: '1 run', '2 runs'."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
 def quoted(value: object, *, limit: int = 80) -> str:

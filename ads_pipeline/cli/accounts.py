@@ -7,13 +7,14 @@ from typing import Any, Final
 import typer
 
 from ads_pipeline.cli.options import AsJson, Customers, command
-from ads_pipeline.cli.output import Column, count_of, fields_of, format_minute, write_list
+from ads_pipeline.cli.output import Column, fields_of, format_minute, write_list
 from ads_pipeline.cli.parsing import open_ledger, open_ledger_for_writing, parse_customers
 from ads_pipeline.domain.accounts import PARKED_BY_DISCOVERY, Account
 from ads_pipeline.domain.quota import Hold
 from ads_pipeline.errors import BadSettings, Mistake
 from ads_pipeline.ledger.control.retries import Parking
 from ads_pipeline.ledger.ledger import LedgerReader
+from ads_pipeline.quoting import count_of
 from ads_pipeline.settings import Settings
 
 COLUMNS: Final = (

@@ -14,7 +14,6 @@ from ads_pipeline.cli.output import (
     PARTITION_COLUMNS,
     Column,
     cell,
-    count_of,
     fields_of,
     format_instant,
     grid_of,
@@ -31,6 +30,7 @@ from ads_pipeline.errors import BadName
 from ads_pipeline.ledger.control.retries import RetryForecast
 from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.ledger.values import Attempt, LoggedAction, StateFilter
+from ads_pipeline.quoting import count_of
 from ads_pipeline.settings import Settings
 
 CHANGED_COLUMNS: Final = (*PARTITION_COLUMNS, Column("before", lambda row: row["status_before"] or "absent"))

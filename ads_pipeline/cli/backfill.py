@@ -7,7 +7,7 @@ from typing import Any, Final
 from rich.console import RenderableType
 
 from ads_pipeline.cli.options import AsJson, Filters
-from ads_pipeline.cli.output import count_of, grid_of, write_results
+from ads_pipeline.cli.output import grid_of, write_results
 from ads_pipeline.cli.parsing import open_ledger, parse_customers, parse_queries
 from ads_pipeline.domain.partition import PartitionKey, days_between
 from ads_pipeline.domain.retry import Lane
@@ -15,6 +15,7 @@ from ads_pipeline.errors import BadCommand
 from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.pipeline.extraction.account_days import AccountDays
 from ads_pipeline.pipeline.extraction.fetch_plan import FetchPlan, plan_fetches
+from ads_pipeline.quoting import count_of
 from ads_pipeline.settings import Settings
 
 MAX_PARTITIONS: Final = 5_000_000

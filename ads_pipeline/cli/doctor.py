@@ -9,10 +9,11 @@ from typing import Final
 from rich.table import Table
 from rich.text import Text
 
-from ads_pipeline.cli.output import CELL_PADDING, Fields, OutputConsole, cell, count_of, write_json
+from ads_pipeline.cli.output import CELL_PADDING, Fields, OutputConsole, cell, write_json
 from ads_pipeline.doctor.checks import CHECKS
 from ads_pipeline.doctor.examination import CheckReport, CheckStatus, run_checks
 from ads_pipeline.doctor.java_and_spark import MACHINE_CHECKS
+from ads_pipeline.quoting import count_of
 
 MAX_FINDINGS: Final = 10  # findings of one check; --json lists all
 

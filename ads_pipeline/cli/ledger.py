@@ -7,7 +7,7 @@ from typing import Annotated, Final
 import typer
 
 from ads_pipeline.cli.options import AsJson, command
-from ads_pipeline.cli.output import Column, Fields, count_of, table_of, write_results
+from ads_pipeline.cli.output import Column, Fields, table_of, write_results
 from ads_pipeline.cli.parsing import require_ledger
 from ads_pipeline.errors import BadCommand
 from ads_pipeline.ledger.consistency.copying import copy_ledger
@@ -15,6 +15,7 @@ from ads_pipeline.ledger.consistency.digest import LedgerDigest, digest_ledger
 from ads_pipeline.ledger.database import display_url
 from ads_pipeline.ledger.roles import Role, apply_roles, role_statements
 from ads_pipeline.progress import progress_on
+from ads_pipeline.quoting import count_of
 from ads_pipeline.settings import POSTGRES_FORM, Settings, is_postgres_url
 
 COLUMNS: Final = (

@@ -16,12 +16,12 @@ from typer.core import TyperGroup
 from ads_pipeline.cli.exit_codes import CommandGroup
 from ads_pipeline.cli.groups import GROUPS, load_group
 from ads_pipeline.cli.options import AsJson, Filters, Queries, command
-from ads_pipeline.cli.output import count_of
 from ads_pipeline.cli.parsing import open_ledger, parse_queries
 from ads_pipeline.domain.readability import CONDITIONS
 from ads_pipeline.engine.address import engine_directory
 from ads_pipeline.errors import BadCommand
 from ads_pipeline.log_events import configure_logging
+from ads_pipeline.quoting import count_of
 from ads_pipeline.settings import Settings, find_log_format, has_access_by_umask
 from ads_pipeline.storage.durable_files import leave_access_to_umask
 

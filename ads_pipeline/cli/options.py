@@ -18,9 +18,9 @@ from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
-from ads_pipeline.cli.output import count_of
 from ads_pipeline.cli.parsing import DateWindow, parse_customers, parse_queries, parse_window
 from ads_pipeline.ledger.values import MAX_PAGE_SIZE, StateFilter
+from ads_pipeline.quoting import count_of
 from ads_pipeline.settings import Settings, read_settings
 
 DATE_FORMAT: Final = "YYYY-MM-DD"

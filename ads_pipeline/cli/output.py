@@ -178,11 +178,6 @@ def iso_instant(instant: datetime | None) -> str | None:
     return None if instant is None else instant.isoformat(timespec="microseconds")
 
 
-def count_of(count: int, noun: str) -> str:
-    """A number with its noun: '1 run', '2 runs'."""
-    return f"{count:,} {noun}" + ("" if count == 1 else "s")
-
-
 def terminal_progress() -> ProgressReporter:
     """Shows progress on standard error when that is a terminal, else nothing."""
     return progress_on(sys.stderr) if sys.stderr.isatty() else no_progress

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from ads_pipeline.cli.output import count_of
+from ads_pipeline.quoting import count_of
 from ads_pipeline.settings import Settings
 
 if TYPE_CHECKING:

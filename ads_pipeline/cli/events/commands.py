@@ -27,7 +27,7 @@ from ads_pipeline.cli.events.tables import (
 )
 from ads_pipeline.cli.logged_commands import RecordedCommand, build_request
 from ads_pipeline.cli.options import DATE_FORMAT, AsJson, DryRun, Operator, Reason, Yes, command
-from ads_pipeline.cli.output import OutputConsole, count_of, format_instant, write_json, write_results
+from ads_pipeline.cli.output import OutputConsole, format_instant, write_json, write_results
 from ads_pipeline.cli.parsing import find_run, open_ledger, open_ledger_for_writing, parse_day
 from ads_pipeline.domain.run_events import LoggedEvent
 from ads_pipeline.domain.run_snapshots import DEFAULT_PAGE_SIZE, LagLevel, StepStatus, fold_events, lag_level
@@ -38,6 +38,7 @@ from ads_pipeline.ledger.events.event_reader import EventReader, RunHead
 from ads_pipeline.ledger.events.run_completion import COMMAND_KILLED, RunCompletionLog
 from ads_pipeline.ledger.events.snapshots import Follower
 from ads_pipeline.ledger.values import MAX_PAGE_SIZE
+from ads_pipeline.quoting import count_of
 from ads_pipeline.settings import Settings
 
 MIN_WIDTH_FOR_FULL_IDS: Final = 120  # columns; narrower terminals get shortened run ids

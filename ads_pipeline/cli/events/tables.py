@@ -15,7 +15,6 @@ from ads_pipeline.cli.output import (
     Column,
     Fields,
     cell,
-    count_of,
     format_instant,
     format_minute,
     grid_of,
@@ -24,7 +23,7 @@ from ads_pipeline.cli.output import (
 from ads_pipeline.domain.run_events import LoggedEvent
 from ads_pipeline.domain.run_snapshots import STEP_STATUS_AFTER, RunSnapshot, RunStatus, StepStatus
 from ads_pipeline.ledger.events.event_reader import RunHead
-from ads_pipeline.quoting import printable
+from ads_pipeline.quoting import count_of, printable
 
 FIELDS: Final = (
     "run_id",

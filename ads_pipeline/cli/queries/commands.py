@@ -10,13 +10,13 @@ import typer
 from pydantic import ValidationError
 
 from ads_pipeline.cli.options import AsJson, command
-from ads_pipeline.cli.output import Column, count_of, write_list
+from ads_pipeline.cli.output import Column, write_list
 from ads_pipeline.domain.partition import validate_name
 from ads_pipeline.domain.warehouse_names import find_view_problem
 from ads_pipeline.errors import BadCommand
 from ads_pipeline.google_ads.configuration import install_command
 from ads_pipeline.query_file import DEFAULT_QUERIES_FILE, Query, line_of
-from ads_pipeline.quoting import quoted
+from ads_pipeline.quoting import count_of, quoted
 from ads_pipeline.settings import Settings
 from ads_pipeline.storage.durable_files import atomic_write, make_durable_directories
 

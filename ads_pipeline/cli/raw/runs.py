@@ -16,22 +16,14 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from ads_pipeline.cli.options import DATE_FORMAT, AsJson, Filters, command
-from ads_pipeline.cli.output import (
-    Column,
-    Fields,
-    cell,
-    count_of,
-    fields_of,
-    table_of,
-    terminal_progress,
-    write_results,
-)
+from ads_pipeline.cli.output import Column, Fields, cell, fields_of, table_of, terminal_progress, write_results
 from ads_pipeline.cli.parsing import is_selected, open_ledger, open_raw
 from ads_pipeline.domain.partition import Run
 from ads_pipeline.domain.transitions import Outcome
 from ads_pipeline.errors import LedgerMissing, RunDamaged, RunNotSealed, UnsafePath
 from ads_pipeline.ledger.values import JudgedRun, StateFilter
 from ads_pipeline.pipeline.registration import RAW_DATA_MISSING, compare_with_seal
+from ads_pipeline.quoting import count_of
 from ads_pipeline.raw.discovery import DamagedRun
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.raw.seal import Seal

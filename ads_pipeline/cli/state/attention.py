@@ -9,7 +9,7 @@ from typing import Final
 from rich.console import RenderableType
 from rich.text import Text
 
-from ads_pipeline.cli.output import STATUS_STYLES, Column, count_of, format_minute, table_of
+from ads_pipeline.cli.output import STATUS_STYLES, Column, format_minute, table_of
 from ads_pipeline.cli.state.day_ranges import DayRange, find_ranges
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.readability import CONDITIONS, Condition, DayCondition, urgency
@@ -18,6 +18,7 @@ from ads_pipeline.ledger.state.days import FirstDays
 from ads_pipeline.ledger.values import DayWindow, StateFilter
 from ads_pipeline.pipeline.day_conditions import DayRules, find_days
 from ads_pipeline.pipeline.next_steps import DAYS, find_next_commands, name_days
+from ads_pipeline.quoting import count_of
 from ads_pipeline.settings import Settings
 
 COLUMNS: Final = (

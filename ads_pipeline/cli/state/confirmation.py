@@ -10,13 +10,13 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from ads_pipeline.cli.output import PARTITION_COLUMNS, STATUS_STYLES, Column, cell, count_of, table_of, write_results
+from ads_pipeline.cli.output import PARTITION_COLUMNS, STATUS_STYLES, Column, cell, table_of, write_results
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.errors import BadCommand
 from ads_pipeline.ledger.control.retries import Parking
 from ads_pipeline.pipeline.operator_actions import LeftOut, Plan, PlanRow, Report, Result, ResultRow, Target
-from ads_pipeline.quoting import printable
+from ads_pipeline.quoting import count_of, printable
 
 CHANGES_WITHOUT_CONFIRMATION: Final = 20  # also the number of changes that a preview lists
 REASONS_SHOWN: Final = 10

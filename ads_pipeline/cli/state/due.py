@@ -8,12 +8,13 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from ads_pipeline.cli.options import AsJson, Filters, Limit
-from ads_pipeline.cli.output import PARTITION_COLUMNS, Column, count_of, fields_of, write_list
+from ads_pipeline.cli.output import PARTITION_COLUMNS, Column, fields_of, write_list
 from ads_pipeline.cli.parsing import is_selected, open_ledger
 from ads_pipeline.cli.state.selection import select_known
 from ads_pipeline.domain.retry import Lane
 from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.ledger.values import StateFilter
+from ads_pipeline.quoting import count_of
 from ads_pipeline.settings import Settings
 
 NO_LIMIT: Final = 1_000_000_000  # filters are applied after the query, so the query must not cut rows off

@@ -17,7 +17,6 @@ from ads_pipeline.cli.output import (
     Column,
     OutputConsole,
     cell,
-    count_of,
     fields_of,
     format_minute,
     table_of,
@@ -47,6 +46,7 @@ from ads_pipeline.ledger.values import StateFilter
 from ads_pipeline.pipeline.day_conditions import DayRules, describe_days
 from ads_pipeline.pipeline.next_steps import find_next_commands
 from ads_pipeline.pipeline.staleness import AssetStatus, PartitionStaleness, StalenessCalculator
+from ads_pipeline.quoting import count_of
 from ads_pipeline.settings import Settings
 
 STATUSES: Final = (Status.SUCCESS, Status.FAILED, Status.PENDING)  # in the order of the summary

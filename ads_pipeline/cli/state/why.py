@@ -16,7 +16,6 @@ from ads_pipeline.cli.output import (
     STATUS_STYLES,
     OutputConsole,
     cell,
-    count_of,
     fields_of,
     format_instant,
     grid_of,
@@ -39,6 +38,7 @@ from ads_pipeline.ledger.values import Attempt, PartitionAction, Pointer
 from ads_pipeline.pipeline.extraction.account_days import describe_account
 from ads_pipeline.pipeline.next_steps import next_steps
 from ads_pipeline.pipeline.staleness import AssetStatus
+from ads_pipeline.quoting import count_of
 from ads_pipeline.raw.discovery import DamagedRun
 from ads_pipeline.settings import Settings
 

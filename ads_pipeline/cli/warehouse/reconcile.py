@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from itertools import chain
 from typing import Final
 
-from ads_pipeline.cli.output import Column, count_of, fields_of, table_of, write_results
+from ads_pipeline.cli.output import Column, fields_of, table_of, write_results
 from ads_pipeline.cli.parsing import open_ledger, open_ledger_for_writing
 from ads_pipeline.cli.spark_pipeline import open_pipeline
 from ads_pipeline.cli.status_publication import publish_statuses
@@ -28,7 +28,7 @@ from ads_pipeline.pipeline.reconciliation import (
     Repair,
     RepairKind,
 )
-from ads_pipeline.quoting import printable
+from ads_pipeline.quoting import count_of, printable
 from ads_pipeline.settings import Settings
 from ads_pipeline.warehouse.publication import Warehouse
 

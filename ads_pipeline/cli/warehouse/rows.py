@@ -21,7 +21,6 @@ from ads_pipeline.cli.output import (
     Column,
     OutputConsole,
     cell,
-    count_of,
     fields_of,
     write_json,
     write_list,
@@ -31,7 +30,7 @@ from ads_pipeline.cli.output import (
 from ads_pipeline.cli.parsing import make_readers, open_ledger
 from ads_pipeline.domain.partition import PartitionKey, Run, parse_key
 from ads_pipeline.errors import BadCommand, LogDamaged, WarehouseUnavailable
-from ads_pipeline.quoting import printable
+from ads_pipeline.quoting import count_of, printable
 from ads_pipeline.settings import Settings
 
 if TYPE_CHECKING:

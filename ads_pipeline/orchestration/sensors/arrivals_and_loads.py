@@ -24,6 +24,7 @@ from ads_pipeline.orchestration.sensors.retries_due import build_retry_sensor
 from ads_pipeline.orchestration.sensors.run_completion import build_run_completion_sensor
 from ads_pipeline.orchestration.sensors.run_requests import RequestedPartitions, build_sensor_result
 from ads_pipeline.pipeline.arrivals import SearchMemory
+from ads_pipeline.quoting import count_of
 
 LOOKBACK: Final = timedelta(days=92)  # the days that every tick searches
 OLDER_DAYS_PER_TICK: Final = 31  # bounds the work of `raw_arrivals`, which searches all days since the start date
@@ -74,8 +75,8 @@ def build_sensors(
             context.log.warning("%s: %s", path, problem)
         without_contract = sorted({run for each in unjudged for run in each.without_contract})
         if without_contract:
-            message = "%d runs cannot be judged: no contract is declared for their schema version. First: %s"
-            context.log.warning(message, len(without_contract), without_contract[0])
+            message = "%s cannot be judged: no contract is declared for the schema version. First: %s"
+            context.log.warning(message, count_of(len(without_contract), "run"), without_contract[0])
         reasons: dict[PartitionKey, str] = defaultdict(str)
         for run in (run for each in unjudged for run in each.runs):
             reasons[run.key] += f"{run.run_id} "

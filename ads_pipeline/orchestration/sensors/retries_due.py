@@ -18,6 +18,7 @@ from ads_pipeline.orchestration.resources import SensorResources
 from ads_pipeline.orchestration.sensors.run_requests import RequestedPartitions, build_sensor_result
 from ads_pipeline.pipeline.extraction.held_requests import describe_holds, limit_to_holds
 from ads_pipeline.pipeline.retry_scheduling import RetryScheduler
+from ads_pipeline.quoting import count_of
 
 MAX_PARTITIONS_IN_PROGRESS: Final = 2_000  # partitions that this sensor has in unfinished runs
 EXTERNAL_SOURCE: Final = (
@@ -50,7 +51,9 @@ def build_retry_sensor(
         requeued = scheduler.requeue_due(control_actions, _build_request(now()), slots=slots)
         if requeued.changed:
             context.log.info(
-                "requeued %d failed partitions. First: %s", len(requeued.changed), requeued.changed[0].key
+                "requeued %s. First: %s",
+                count_of(len(requeued.changed), "failed partition"),
+                requeued.changed[0].key,
             )
         holds = sensor_resources.ledger.quota.list_holds(source)
         if holds:

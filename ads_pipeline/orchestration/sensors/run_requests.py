@@ -32,6 +32,7 @@ from ads_pipeline.orchestration.sensors.run_tags import (
     log_requests,
     range_tags,
 )
+from ads_pipeline.quoting import count_of
 
 _LOG: Final = logging.getLogger(__name__)
 PRIORITY_TAG: Final = "dagster/priority"
@@ -100,7 +101,7 @@ def build_sensor_result(
     new = sorted(({key.customer_id for key in due} | set(requested.customers)) - set(customers))
     if new:
         add = dg.DynamicPartitionsDefinition(name=CUSTOMERS).build_add_request(new)
-        reason = f"added {len(new)} new customers; their runs follow on the next tick"
+        reason = f"added {count_of(len(new), 'new customer')}; the runs follow on the next tick"
         return dg.SensorResult(dynamic_partitions_requests=[add], skip_reason=reason, cursor=context.cursor)
     known = replace(requested, reasons=due)
     requests = build_run_requests(context.instance, partitions, known, now=now, log=context.log)
@@ -192,7 +193,7 @@ def _repeat(failed: FailedRequest, digests: dict[PartitionKey, str], why: str, n
         run_config=build_run_config(remaining),
         tags={
             **{name: value for name, value in failed.run.tags.items() if name in REPEATED_TAGS},
-            WHY_TAG: f"{len(remaining)} partitions: {why}; again after run {failed.run.run_id[:8]}",
+            WHY_TAG: f"{count_of(len(remaining), 'partition')}: {why}; again after run {failed.run.run_id[:8]}",
         },
     )
 
@@ -207,7 +208,7 @@ def _build_request(
 ) -> dg.RunRequest | None:
     assets = requested.assets(found.query_names)
     due = {key: digests[key] for key in found.keys}
-    why = f"{len(due)} partitions: {requested.why}"
+    why = f"{count_of(len(due), 'partition')}: {requested.why}"
     tags = range_tags(found.query_names, found.start, found.end, why=why)
     digest = digest_of(([str(asset) for asset in assets], sorted((str(key), each) for key, each in due.items())))
     earlier = find_earlier_request(instance, f"{describe_range(tags)}, {digest}")
@@ -232,10 +233,10 @@ def _select_known(
     unknown = [key for key in reasons if key.query_name not in queries or key.logical_date < first]
     if unknown:
         message = (
-            "%d partitions have sealed runs but no asset: their query is not in the query file, or their day is "
-            "before the start date %s. Their data is kept. First: %s"
+            "the sealed runs of %s have no asset: the query is not in the query file, or the day is before the start "
+            "date %s. The data are kept. First: %s"
         )
-        context.log.warning(message, len(unknown), first, min(unknown))
+        context.log.warning(message, count_of(len(unknown), "partition"), first, min(unknown))
     return {
         key: why for key, why in reasons.items() if key.query_name in queries and first <= key.logical_date < today
     }

@@ -270,7 +270,7 @@ def test_runs_of_a_removed_query_are_reported(location: Location, capfd: pytest.
     seal_run(location.deployment, key(1))
     tick(location)
     assert (
-        "1 partitions have sealed runs but no asset: their query is not in the query file" in capfd.readouterr().err
+        "the sealed runs of 1 partition have no asset: the query is not in the query file" in capfd.readouterr().err
     )
     assert requested_ranges(tick(location)) == ["1|2026-01-01..1|2026-01-01"]
     assert location.deployment.raw.verify(removed)
