@@ -15,8 +15,9 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.registry import Collector
 
+from ads_pipeline.domain.conditions import NEEDS_OPERATOR, QUIET_CONDITIONS, Condition
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.readability import NEEDS_OPERATOR, QUIET_CONDITIONS, Condition, DayCondition
+from ads_pipeline.domain.readability import DayCondition
 from ads_pipeline.domain.retry import Lane
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.ledger.ledger import LedgerReader

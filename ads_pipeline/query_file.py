@@ -13,9 +13,9 @@ from typing import Annotated, Any
 import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from ads_pipeline.domain.expectation import DEFAULT_DUE_AFTER
 from ads_pipeline.domain.freshness import FreshnessPolicy
 from ads_pipeline.domain.partition import parse_date, validate_name
-from ads_pipeline.domain.readability import DEFAULT_DUE_AFTER
 from ads_pipeline.domain.retry import FRESH_DAYS, RetryPolicy
 from ads_pipeline.domain.warehouse_names import find_column_problem, find_view_problem
 from ads_pipeline.errors import BadName, Mistake

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ads_pipeline.domain.readability import CONDITIONS, GapReason
+from ads_pipeline.domain.conditions import CONDITIONS, GapReason
 from ads_pipeline.domain.transitions import TRANSITIONS, Action, Status, Transition
 from ads_pipeline.log_events import LOG_EVENTS
 from ads_pipeline.metrics import METRICS

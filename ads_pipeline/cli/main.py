@@ -17,7 +17,7 @@ from ads_pipeline.cli.exit_codes import CommandGroup
 from ads_pipeline.cli.groups import GROUPS, load_group
 from ads_pipeline.cli.options import AsJson, Filters, Queries, command
 from ads_pipeline.cli.parsing import open_ledger, parse_queries
-from ads_pipeline.domain.readability import CONDITIONS
+from ads_pipeline.domain.conditions import CONDITIONS
 from ads_pipeline.engine.address import engine_directory
 from ads_pipeline.errors import BadCommand
 from ads_pipeline.log_events import configure_logging

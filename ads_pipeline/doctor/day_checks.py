@@ -9,16 +9,9 @@ from dataclasses import replace
 from typing import Final
 
 from ads_pipeline.doctor.examination import Deployment, Finding, make_error
+from ads_pipeline.domain.conditions import BLOCKED_CONDITIONS, CONDITIONS, NEEDS_OPERATOR, Condition, GapReason
 from ads_pipeline.domain.partition import PartitionKey, Run
-from ads_pipeline.domain.readability import (
-    BLOCKED_CONDITIONS,
-    CONDITIONS,
-    NEEDS_OPERATOR,
-    Blocker,
-    Condition,
-    DayCondition,
-    GapReason,
-)
+from ads_pipeline.domain.readability import Blocker, DayCondition
 from ads_pipeline.domain.transitions import PartitionState, Status
 from ads_pipeline.ledger.values import DayWindow
 from ads_pipeline.pipeline.day_conditions import DayRules, describe_days, find_days

@@ -1,73 +1,28 @@
 """Every state that is not final: who ends it, within which time, what follows if nobody does, and who is told.
 
-The table in docs/concepts.md is generated from here. Its test reads the enums and the ledger's tables, and fails
-when one of their values is neither here nor final.
+Those of days and fetches are here, and the others in `technical_states`. The table in docs/concepts.md is generated
+from both. Its test reads the enums and the ledger's tables, and fails when one of their values is neither listed nor
+final.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final
 
+from ads_pipeline.domain.conditions import Condition, GapReason, ReportState
 from ads_pipeline.domain.freshness import AttemptOutcome, DisplayStatus, StaleReason
-from ads_pipeline.domain.readability import Condition, GapReason, ReportState
+from ads_pipeline.domain.open_state import DECIDED, NO_LIMIT, OpenState, StateKind, open_state
 from ads_pipeline.domain.retry import ErrorPolicy, TerminalReason
 from ads_pipeline.domain.run_snapshots import RunStatus, StepStatus
+from ads_pipeline.domain.technical_states import LEDGER_STATES, OUTSIDE_STATES
 from ads_pipeline.domain.transitions import Status
 
-
-class StateKind(StrEnum):
-    """What has a state."""
-
-    STATUS = "status"
-    CONDITION = "condition"
-    GAP = "reason of a gap"
-    POLICY = "failed fetch or run"
-    TERMINAL = "terminal partition"
-    PARKING = "parking"
-    REQUEST = "request"
-    REPORT = "figures"
-    DISPLAY = "display status"
-    STALE = "stale because"
-    ATTEMPT = "attempt"
-    POINTER = "pointer"
-    RUN = "run in the event log"
-    STEP = "step in the event log"
-    TABLE = "rows in the ledger"
-    FILE = "files"
-    ENGINE = "Dagster"
-    PROCESS = "processes"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenState:
-    """A state that something has to end.
-
-    `names` are values of an enum, names of tables, or plain words for what the code does not enumerate.
-    """
-
-    kind: StateKind
-    names: tuple[str, ...]
-    ended_by: str
-    within: str
-    otherwise: str
-    told: str
-
-
 _NEEDS_OPERATOR: Final = "webhook, report, `doctor`, `state inspect`, check `readable`"
-NO_LIMIT: Final = "no limit: a person decides"
-DECIDED: Final = "no limit: an operator has decided"
 _DECIDED: Final = "report, `warehouse gaps`, `state inspect --condition`"
 _STAYS: Final = "it stays, and needs an operator"
 _LISTED: Final = "`warehouse gaps`, `state why`"
 
-
-def _of(kind: StateKind, *names: str, ended_by: str, within: str, otherwise: str, told: str) -> OpenState:
-    return OpenState(kind=kind, names=names, ended_by=ended_by, within=within, otherwise=otherwise, told=told)
-
-
 _PARTITION_STATES: Final = (
-    _of(
+    open_state(
         StateKind.STATUS,
         Status.PENDING,
         ended_by="the next verdict",
@@ -75,7 +30,7 @@ _PARTITION_STATES: Final = (
         otherwise="the day is late, then missing",
         told=_NEEDS_OPERATOR,
     ),
-    _of(
+    open_state(
         StateKind.STATUS,
         Status.FAILED,
         ended_by="`retries_due` requeues it; without a source that fetches, a corrected run is sealed",
@@ -83,7 +38,7 @@ _PARTITION_STATES: Final = (
         otherwise="it is terminal",
         told=_NEEDS_OPERATOR,
     ),
-    _of(
+    open_state(
         StateKind.CONDITION,
         Condition.LATE,
         ended_by="`days_due` or `retries_due`, or an extractor that seals a run",
@@ -91,7 +46,7 @@ _PARTITION_STATES: Final = (
         otherwise="the day is missing",
         told=_NEEDS_OPERATOR,
     ),
-    _of(
+    open_state(
         StateKind.CONDITION,
         Condition.REJECTED,
         ended_by="a corrected run, which the retry policy or an operator requests",
@@ -99,7 +54,7 @@ _PARTITION_STATES: Final = (
         otherwise=_STAYS,
         told=_NEEDS_OPERATOR,
     ),
-    _of(
+    open_state(
         StateKind.CONDITION,
         Condition.MISSING,
         Condition.PARKED,
@@ -108,7 +63,7 @@ _PARTITION_STATES: Final = (
         otherwise=_STAYS,
         told=_NEEDS_OPERATOR,
     ),
-    _of(
+    open_state(
         StateKind.CONDITION,
         Condition.REJECTED_RERUN,
         ended_by="the next accepted run; an operator may request one",
@@ -116,7 +71,7 @@ _PARTITION_STATES: Final = (
         otherwise="readers keep the earlier accepted run",
         told=_NEEDS_OPERATOR,
     ),
-    _of(
+    open_state(
         StateKind.CONDITION,
         Condition.IN_PROGRESS,
         ended_by="`raw_arrivals` for a run without a verdict, `states_to_load` and `reconcile` for one that is "
@@ -125,7 +80,7 @@ _PARTITION_STATES: Final = (
         otherwise="the day is blocked; without a run it is late",
         told="`state inspect`, `warehouse gaps`",
     ),
-    _of(
+    open_state(
         StateKind.CONDITION,
         Condition.ACKNOWLEDGED,
         Condition.ACKNOWLEDGED_RERUN,
@@ -135,7 +90,7 @@ _PARTITION_STATES: Final = (
         otherwise="it stays, and needs nobody",
         told=_DECIDED,
     ),
-    _of(
+    open_state(
         StateKind.CONDITION,
         Condition.HIDDEN,
         ended_by="an operator, by `state restore` or `state retry`; a newly sealed run",
@@ -143,7 +98,7 @@ _PARTITION_STATES: Final = (
         otherwise="it stays, and needs nobody",
         told=_DECIDED,
     ),
-    _of(
+    open_state(
         StateKind.CONDITION,
         Condition.BLOCKED,
         Condition.BLOCKED_RERUN,
@@ -152,7 +107,7 @@ _PARTITION_STATES: Final = (
         otherwise=_STAYS,
         told=_NEEDS_OPERATOR,
     ),
-    _of(
+    open_state(
         StateKind.GAP,
         GapReason.NOTHING_SEALED,
         GapReason.WAITING,
@@ -162,7 +117,7 @@ _PARTITION_STATES: Final = (
         otherwise="the day is missing",
         told=_LISTED,
     ),
-    _of(
+    open_state(
         StateKind.GAP,
         GapReason.QUOTA,
         ended_by="the fetch that `retries_due` or `days_due` requests once the quota is there again",
@@ -170,7 +125,7 @@ _PARTITION_STATES: Final = (
         otherwise="the day is late",
         told=_LISTED,
     ),
-    _of(
+    open_state(
         StateKind.GAP,
         GapReason.UNJUDGED,
         ended_by="the run that `raw_arrivals` requests",
@@ -178,7 +133,7 @@ _PARTITION_STATES: Final = (
         otherwise="the day is blocked; it is requested again, each time after a longer wait of up to an hour",
         told=_LISTED,
     ),
-    _of(
+    open_state(
         StateKind.GAP,
         GapReason.UNLOADED,
         GapReason.DEMOTING,
@@ -187,7 +142,7 @@ _PARTITION_STATES: Final = (
         otherwise="the day is blocked; `doctor` names the difference, and the next pass tries again",
         told=_LISTED + ", `doctor`",
     ),
-    _of(
+    open_state(
         StateKind.GAP,
         GapReason.NO_CONTRACT,
         GapReason.UNLOADABLE,
@@ -200,7 +155,7 @@ _PARTITION_STATES: Final = (
         otherwise=_STAYS,
         told=_NEEDS_OPERATOR,
     ),
-    _of(
+    open_state(
         StateKind.REPORT,
         ReportState.PROVISIONAL,
         ended_by="the rereads that `days_due` requests",
@@ -208,7 +163,7 @@ _PARTITION_STATES: Final = (
         otherwise="the day stays provisional",
         told="report, check `readable`, `state inspect`",
     ),
-    _of(
+    open_state(
         StateKind.DISPLAY,
         DisplayStatus.NEVER_MATERIALIZED,
         DisplayStatus.LAST_ATTEMPT_FAILED,
@@ -218,7 +173,7 @@ _PARTITION_STATES: Final = (
         otherwise="the condition of the day says who acts",
         told="asset pages, `partition_status.parquet`",
     ),
-    _of(
+    open_state(
         StateKind.STALE,
         StaleReason.FRESHNESS_POLICY,
         StaleReason.UPSTREAM_CHANGED,
@@ -227,7 +182,7 @@ _PARTITION_STATES: Final = (
         otherwise="the day stays stale",
         told="asset pages, `state why`, `partition_status.parquet`",
     ),
-    _of(
+    open_state(
         StateKind.STALE,
         StaleReason.CODE_CHANGED,
         ended_by="an operator, by `state reprocess`",
@@ -235,7 +190,7 @@ _PARTITION_STATES: Final = (
         otherwise="the rows keep the earlier definition of the query",
         told="asset pages, `state why`, `partition_status.parquet`",
     ),
-    _of(
+    open_state(
         StateKind.POINTER,
         "unavailable",
         ended_by="the next load of an accepted run",
@@ -246,7 +201,7 @@ _PARTITION_STATES: Final = (
 )
 
 _FETCH_STATES: Final = (
-    _of(
+    open_state(
         StateKind.POLICY,
         ErrorPolicy.RETRY,
         ended_by="`retries_due`, after the delay of the policy",
@@ -254,7 +209,7 @@ _FETCH_STATES: Final = (
         otherwise="the partition is terminal",
         told="`state why`, `state due`; webhook once it is terminal",
     ),
-    _of(
+    open_state(
         StateKind.POLICY,
         ErrorPolicy.WAIT,
         ended_by="`retries_due`, when the hold is lifted or the time that the source named has passed",
@@ -262,7 +217,7 @@ _FETCH_STATES: Final = (
         otherwise="the day is late",
         told="`state why`, `state due`",
     ),
-    _of(
+    open_state(
         StateKind.POLICY,
         ErrorPolicy.PARK_CUSTOMER,
         ErrorPolicy.PARK_QUERY,
@@ -273,7 +228,7 @@ _FETCH_STATES: Final = (
         otherwise=_STAYS,
         told=_NEEDS_OPERATOR,
     ),
-    _of(
+    open_state(
         StateKind.TERMINAL,
         TerminalReason.MARKED,
         TerminalReason.TOO_MANY_ATTEMPTS,
@@ -283,7 +238,7 @@ _FETCH_STATES: Final = (
         otherwise=_STAYS,
         told="webhook, report, `audit terminal`",
     ),
-    _of(
+    open_state(
         StateKind.PARKING,
         "customer",
         "query",
@@ -293,7 +248,7 @@ _FETCH_STATES: Final = (
         otherwise="nothing of it is fetched",
         told="webhook, report, `audit parked`, `accounts list`",
     ),
-    _of(
+    open_state(
         StateKind.REQUEST,
         "retry",
         "backfill",
@@ -305,199 +260,7 @@ _FETCH_STATES: Final = (
     ),
 )
 
-_LEDGER_STATES: Final = (
-    _of(
-        StateKind.RUN,
-        RunStatus.PENDING,
-        RunStatus.RUNNING,
-        RunStatus.PAUSED,
-        ended_by="the run's last event; `run_completion` when Dagster reports it as finished, its lease expired, or "
-        "its command was killed",
-        within="20 seconds after that; 2 hours after the newest event of a command",
-        otherwise="the run is shown as open",
-        told="webhook, `doctor`, `events runs`",
-    ),
-    _of(
-        StateKind.STEP,
-        StepStatus.RUNNING,
-        ended_by="the end of its run",
-        within="as its run",
-        otherwise="the step is shown as running",
-        told="`events runs`",
-    ),
-    _of(
-        StateKind.TABLE,
-        "leases",
-        "claims",
-        ended_by="the end of the run; the database's clock when it is not renewed",
-        within="ADS_PIPELINE_LEASE_SECONDS (120)",
-        otherwise="other runs take the partitions, and refuse what the run still writes",
-        told="`doctor`, webhook",
-    ),
-    _of(
-        StateKind.TABLE,
-        "demotions",
-        ended_by="the run that demotes; the hourly `reconcile` after a crash",
-        within="an hour",
-        otherwise="the rows stay hidden",
-        told="`doctor`, `warehouse gaps`",
-    ),
-    _of(
-        StateKind.TABLE,
-        "retry_schedule",
-        ended_by="the next failure or accepted run",
-        within="the time in `due_at`",
-        otherwise="the day is late",
-        told="`state due`, `state why`",
-    ),
-    _of(
-        StateKind.TABLE,
-        "requests",
-        "terminal_marks",
-        "parkings",
-        ended_by="as requests, terminal partitions and parkings above",
-        within="as above",
-        otherwise="as above",
-        told="as above",
-    ),
-    _of(
-        StateKind.TABLE,
-        "api_holds",
-        ended_by="the first answered call after `held_until`; `state release` at any time",
-        within="25 hours for a wait that the source asked for; pauses of at most 30 minutes while it is away",
-        otherwise="one call at a time tries, and is replaced after 10 minutes without an outcome",
-        told="`state why`, `accounts list`, `doctor`; webhook",
-    ),
-    _of(
-        StateKind.TABLE,
-        "api_operations",
-        ended_by="the row with the outcome; a call without one is over when the lease of its run is",
-        within="ADS_PIPELINE_LEASE_SECONDS (120)",
-        otherwise="the operation counts as spent",
-        told="metrics",
-    ),
-    _of(
-        StateKind.TABLE,
-        "run_head",
-        "run_snapshots",
-        "run_steps",
-        ended_by="the projection in every run, and `run_completion`",
-        within="20 seconds",
-        otherwise="`events runs` marks the run as behind",
-        told="`doctor`, metrics",
-    ),
-    _of(
-        StateKind.TABLE,
-        "accounts",
-        ended_by="the daily discovery, which reads status, zone and conversion window again",
-        within="a day",
-        otherwise="the account keeps what the last discovery found",
-        told="`accounts list`, the log of the run",
-    ),
-)
-
-_OUTSIDE_STATES: Final = (
-    _of(
-        StateKind.FILE,
-        "run directory without a seal",
-        ended_by="the extractor that seals or discards it; the daily `maintenance` after a crash, on a disk",
-        within="7 days; `doctor` names it after a day",
-        otherwise="it stays and is never read",
-        told="`doctor`",
-    ),
-    _of(
-        StateKind.FILE,
-        "staged files of a load that died",
-        ended_by="the daily `maintenance`",
-        within="7 days",
-        otherwise="they stay and are never read",
-        told="the log of `maintenance`",
-    ),
-    _of(
-        StateKind.FILE,
-        "spooled rows and status file being written",
-        ended_by="the process that writes them; the system removes files without a name when it dies",
-        within="the life of the process",
-        otherwise="nothing stays",
-        told="nobody needs to know",
-    ),
-    _of(
-        StateKind.FILE,
-        "temporary directory of an engine or of a Spark",
-        ended_by="its process; after a kill the next start of either, or the daily `maintenance`",
-        within="a day",
-        otherwise="it stays below TMPDIR, and only its user may enter it",
-        told="nobody needs to know",
-    ),
-    _of(
-        StateKind.ENGINE,
-        "queued run",
-        "run that is starting",
-        ended_by="Dagster's daemon, which starts it or reports it as failed",
-        within="the limits of run monitoring in dagster.yaml",
-        otherwise="its partitions are requested again",
-        told="Dagster's page of runs, `doctor`",
-    ),
-    _of(
-        StateKind.ENGINE,
-        "created run that was not queued",
-        ended_by="`run_completion`, which reports it as failed",
-        within="15 minutes",
-        otherwise="its partitions are requested again",
-        told="Dagster's page of runs",
-    ),
-    _of(
-        StateKind.ENGINE,
-        "started run whose process died",
-        ended_by="`run_completion`, when the lease has expired",
-        within="ADS_PIPELINE_LEASE_SECONDS (120) and 20 seconds",
-        otherwise="its partitions are requested again",
-        told="webhook, `doctor`",
-    ),
-    _of(
-        StateKind.ENGINE,
-        "failed request of a sensor",
-        ended_by="the sensor, which requests it again",
-        within="2 minutes after the first failure, later an hour",
-        otherwise="the condition of its days says who acts",
-        told="Dagster's page of runs",
-    ),
-    _of(
-        StateKind.ENGINE,
-        "discovery that read no account",
-        ended_by="the next discovery that reads one: the job `discover_accounts`, or `accounts discover`",
-        within="a day, once the cause is gone",
-        otherwise="it stays; known accounts are fetched, and new ones stay unknown",
-        told="webhook (the first one), `doctor`, the failed run in Dagster",
-    ),
-    _of(
-        StateKind.ENGINE,
-        "notification that the webhook did not take",
-        ended_by="the sensor `notifications`, which sends the same message again",
-        within="30 seconds after the first failure, later 10 minutes",
-        otherwise="it stays, and later findings wait behind it",
-        told="the log event `notification_failed`",
-    ),
-    _of(
-        StateKind.PROCESS,
-        "discovery of accounts",
-        ended_by="the daily schedule",
-        within="a day",
-        otherwise="accounts keep what the last discovery found",
-        told="the log of the run",
-    ),
-    _of(
-        StateKind.PROCESS,
-        "Spark engine",
-        "standby process",
-        ended_by="the process that started it",
-        within="its own end",
-        otherwise="the next run starts Spark itself",
-        told="the log of the code server",
-    ),
-)
-
-OPEN_STATES: Final[tuple[OpenState, ...]] = (*_PARTITION_STATES, *_FETCH_STATES, *_LEDGER_STATES, *_OUTSIDE_STATES)
+OPEN_STATES: Final[tuple[OpenState, ...]] = (*_PARTITION_STATES, *_FETCH_STATES, *LEDGER_STATES, *OUTSIDE_STATES)
 
 # Values that nothing has to end, and tables of facts that only grow or that others replace as a whole.
 FINAL_STATES: Final[Mapping[StateKind, frozenset[str]]] = {

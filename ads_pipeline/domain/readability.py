@@ -3,150 +3,29 @@
 Pure functions over facts that `ledger.state.days` reads. Every screen, check and report asks them.
 """
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime, time, timedelta
-from enum import StrEnum
+from datetime import date, datetime, timedelta
 from typing import Final, NamedTuple
 
+from ads_pipeline.domain.conditions import (
+    ACKNOWLEDGED_AS,
+    BLOCKED_CONDITIONS,
+    CONDITIONS,
+    READABLE_CONDITIONS,
+    Condition,
+    ConditionText,
+    GapReason,
+    ReportState,
+)
 from ads_pipeline.domain.day_facts import Acknowledgement, DayFacts
+from ads_pipeline.domain.expectation import Expectation
 from ads_pipeline.domain.quota import QUOTA_EXHAUSTED
-from ads_pipeline.domain.retry import FRESH_DAYS, OUT_OF_REACH
+from ads_pipeline.domain.retry import OUT_OF_REACH
 from ads_pipeline.domain.transitions import Outcome, Status
 from ads_pipeline.quoting import printable
 
-
-class Condition(StrEnum):
-    """The condition of one day of one customer and query, the most urgent first."""
-
-    REJECTED = "rejected"
-    BLOCKED = "blocked"
-    MISSING = "missing"
-    LATE = "late"
-    PARKED = "parked"
-    REJECTED_RERUN = "rejected_rerun"
-    BLOCKED_RERUN = "blocked_rerun"
-    IN_PROGRESS = "in_progress"
-    ACKNOWLEDGED = "acknowledged"
-    ACKNOWLEDGED_RERUN = "acknowledged_rerun"
-    HIDDEN = "hidden"
-    UNRECOVERABLE = "unrecoverable"
-    READABLE = "readable"
-    RESTATED = "restated"
-    NOT_EXPECTED = "not_expected"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConditionText:
-    """How a condition is shown, and whether an operator should act on it."""
-
-    label: str
-    meaning: str
-    needs_operator: bool = False
-
-
-CONDITIONS: Final[Mapping[Condition, ConditionText]] = {
-    Condition.REJECTED: ConditionText(
-        label="Rejected",
-        meaning="The validator rejected the run. Readers see no rows of the day.",
-        needs_operator=True,
-    ),
-    Condition.BLOCKED: ConditionText(
-        label="Blocked",
-        meaning="A run cannot be judged, loaded or withdrawn without a person. Readers see no rows of the day.",
-        needs_operator=True,
-    ),
-    Condition.MISSING: ConditionText(
-        label="Missing", meaning="No run arrived, and the day is no longer fresh.", needs_operator=True
-    ),
-    Condition.LATE: ConditionText(
-        label="Late", meaning="The day is past its deadline, and no accepted run has arrived.", needs_operator=True
-    ),
-    Condition.PARKED: ConditionText(
-        label="Parked",
-        meaning="The account or the query is not fetched until an operator releases it.",
-        needs_operator=True,
-    ),
-    Condition.REJECTED_RERUN: ConditionText(
-        label="Readable, rejected rerun",
-        meaning="The newest run was rejected. Readers still see the accepted run before it.",
-        needs_operator=True,
-    ),
-    Condition.BLOCKED_RERUN: ConditionText(
-        label="Readable, blocked rerun",
-        meaning="A newer run cannot be judged or loaded without a person. Readers still see the run before it.",
-        needs_operator=True,
-    ),
-    Condition.IN_PROGRESS: ConditionText(
-        label="In progress",
-        meaning="A run is being judged or loaded, for at most 6 hours, or the fetch waits for a quota.",
-    ),
-    Condition.ACKNOWLEDGED: ConditionText(
-        label="Acknowledged",
-        meaning="An operator knows the problem, or marked the day as terminal. Readers see no rows of the day.",
-    ),
-    Condition.ACKNOWLEDGED_RERUN: ConditionText(
-        label="Readable, acknowledged rerun",
-        meaning="An operator knows that the newest run was rejected or is blocked. Readers see the run before it.",
-    ),
-    Condition.HIDDEN: ConditionText(label="Hidden", meaning="An operator withdrew the day or demoted its run."),
-    Condition.UNRECOVERABLE: ConditionText(
-        label="Unrecoverable", meaning="No run was accepted, and the source no longer serves the figures of the day."
-    ),
-    Condition.READABLE: ConditionText(label="Readable", meaning="Readers see the accepted run."),
-    Condition.RESTATED: ConditionText(
-        label="Readable, restated", meaning="Readers see a run that replaced an earlier accepted run."
-    ),
-    Condition.NOT_EXPECTED: ConditionText(
-        label="Not expected", meaning="The day is before the customer's first day, or not yet due."
-    ),
-}
-DEFAULT_DUE_AFTER: Final = timedelta(hours=12)
 # How long a run may wait for its verdict, its load or the end of its demotion before the day needs a person.
 IN_PROGRESS_LIMIT: Final = timedelta(hours=6)
-READABLE_CONDITIONS: Final = frozenset(
-    {
-        Condition.READABLE,
-        Condition.RESTATED,
-        Condition.REJECTED_RERUN,
-        Condition.BLOCKED_RERUN,
-        Condition.ACKNOWLEDGED_RERUN,
-    }
-)
-NEEDS_OPERATOR: Final = tuple(condition for condition, text in CONDITIONS.items() if text.needs_operator)
-BLOCKED_CONDITIONS: Final = frozenset({Condition.BLOCKED, Condition.BLOCKED_RERUN})
-# What an operator decided, and nobody has to act on.
-QUIET_CONDITIONS: Final = (Condition.ACKNOWLEDGED, Condition.ACKNOWLEDGED_RERUN, Condition.HIDDEN)
-_URGENCY: Final = {condition: number for number, condition in enumerate(CONDITIONS)}
-# What a day becomes that needs an operator, once an operator has acknowledged it.
-_ACKNOWLEDGED: Final = {
-    each: Condition.ACKNOWLEDGED_RERUN if each in READABLE_CONDITIONS else Condition.ACKNOWLEDGED
-    for each in NEEDS_OPERATOR
-}
-
-
-def urgency(condition: Condition, day: date) -> tuple[int, int]:
-    """The order of work lists, as a key to sort by: the most urgent condition first, of each the newest day first."""
-    return _URGENCY[condition], -day.toordinal()
-
-
-class GapReason(StrEnum):
-    """Why readers do not see a day. The values complete the sentence "missing because …"."""
-
-    NOTHING_SEALED = "no run arrived"
-    UNJUDGED = "a run awaits its verdict"
-    NO_CONTRACT = "no contract judges its run"
-    WAITING = "it waits for another run"
-    FETCH_FAILED = "its last fetch failed"
-    QUOTA = "its fetch waits for the quota"
-    REJECTED = "its run was rejected"
-    UNLOADED = "it is accepted and not loaded yet"
-    UNLOADABLE = "the files of its accepted run are missing or changed"
-    DEMOTING = "its rows are being withdrawn"
-    DEMOTED = "an operator demoted its run"
-    WITHDRAWN = "an operator withdrew it"
-    PARKED = "its fetches are stopped"
-    OUT_OF_REACH = "the source no longer serves it"
 
 
 class Blocker(NamedTuple):
@@ -160,13 +39,6 @@ class Blocker(NamedTuple):
         return f"{self.reason}: {self.detail}" if self.detail else str(self.reason)
 
 
-class ReportState(StrEnum):
-    """Whether the source may still change the figures of a readable day."""
-
-    PROVISIONAL = "provisional"
-    SETTLED = "settled"
-
-
 # Shown before their detail, which does not name them.
 _NAMED_GAPS: Final = frozenset(
     {
@@ -178,52 +50,6 @@ _NAMED_GAPS: Final = frozenset(
         GapReason.OUT_OF_REACH,
     }
 )
-
-
-def end_in_utc(day: date) -> datetime:
-    """The end of a day for an account whose zone is not known."""
-    return datetime.combine(day + timedelta(days=1), time.min, UTC)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Expectation:
-    """From which day the partitions of a customer and query are expected, and how long after its end a day is due.
-
-    `ends_at` gives the end of a day in the account's own zone. `first_in_reach` is the oldest day that the source
-    still serves. `settles_at` gives the time from which on a report of a day is final. It is None for an account
-    that is not known. `has_contract` says whether a contract judges rows of a schema version of the query.
-    `held_until` is the end of a quota's hold on the account's fetches.
-    """
-
-    first_day: date
-    due_after: timedelta
-    ends_at: Callable[[date], datetime] = end_in_utc
-    held_until: datetime | None = None
-    first_in_reach: date = date.min
-    settles_at: Callable[[date], datetime] | None = None
-    has_contract: Callable[[str], bool] = lambda _version: True
-
-    def deadline(self, day: date) -> datetime:
-        """The time at which the day's report should be readable."""
-        return self.ends_at(day) + self.due_after
-
-    def end_of_freshness(self, day: date) -> datetime:
-        """The time from which an absent day is missing rather than late."""
-        return self.ends_at(day + timedelta(days=FRESH_DAYS))
-
-    def describe(self, day: date) -> str:
-        """When a day that is not expected will be expected."""
-        if day < self.first_day:
-            first = "" if self.first_day == date.max else f", {self.first_day}"
-            return f"none is expected before the customer's first fetched day{first}"
-        return f"the day is due at {self.deadline(day):%Y-%m-%d %H:%M} UTC"
-
-    def last_due_day(self, now: datetime) -> date:
-        """The newest day whose deadline has passed."""
-        day = (now.astimezone(UTC) - self.due_after).date()  # a day ends up to 14 hours before midnight UTC
-        while self.deadline(day) > now:
-            day -= timedelta(days=1)
-        return day
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -308,7 +134,7 @@ def describe_day(
         return described
     return replace(
         described,
-        condition=_ACKNOWLEDGED[described.condition],
+        condition=ACKNOWLEDGED_AS[described.condition],
         since=acknowledged.performed_at,
         operator=printable(acknowledged.operator),
         acknowledged=acknowledged,
@@ -397,7 +223,7 @@ def find_condition(
 ) -> Condition:
     """The condition of one day. Without facts, nothing of the day is recorded."""
     condition, _gap = _find(facts, day, expectation, is_parked=is_parked, now=now)
-    return _ACKNOWLEDGED.get(condition, condition) if is_acknowledged else condition
+    return ACKNOWLEDGED_AS.get(condition, condition) if is_acknowledged else condition
 
 
 def _find(
@@ -520,14 +346,3 @@ def _find_overdue(reason: GapReason, since: datetime | None, now: datetime) -> B
     if since is None or now - since <= IN_PROGRESS_LIMIT:
         return None
     return Blocker(reason, since, f"for more than {IN_PROGRESS_LIMIT // timedelta(hours=1)} hours")
-
-
-def count_unreadable(unreadable: int, expected: int) -> str:
-    """One sentence: how many of the expected days readers do not get."""
-    if expected == 0:
-        return "no day is expected"
-    days = "day" if expected == 1 else "days"
-    if unreadable == 0:
-        return f"all {expected:,} expected {days} are readable" if expected != 1 else "the expected day is readable"
-    verb = "is" if unreadable == 1 else "are"
-    return f"{unreadable:,} of {expected:,} expected {days} {verb} not readable"

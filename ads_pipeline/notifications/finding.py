@@ -11,9 +11,9 @@ from datetime import date, datetime, timedelta
 from itertools import islice
 from typing import Any, Final
 
+from ads_pipeline.domain.conditions import BLOCKED_CONDITIONS, Condition, GapReason
 from ads_pipeline.domain.partition import PartitionKey, Run, parse_key
 from ads_pipeline.domain.quota import Hold
-from ads_pipeline.domain.readability import BLOCKED_CONDITIONS, Condition, GapReason
 from ads_pipeline.domain.reason import Reason
 from ads_pipeline.domain.retry import WAITING_CLASSES, ErrorPolicy, Parked, RetryPolicy, TerminalReason
 from ads_pipeline.domain.run_events import LEDGER_TYPES, LoggedEvent

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
 
+from ads_pipeline.domain.conditions import QUIET_CONDITIONS, Condition
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.readability import QUIET_CONDITIONS, Condition, DayCondition
+from ads_pipeline.domain.readability import DayCondition
 from ads_pipeline.domain.transitions import Outcome
 from ads_pipeline.orchestration.batching import batched_events
 from ads_pipeline.orchestration.complete_check import report_complete

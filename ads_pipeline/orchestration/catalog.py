@@ -10,8 +10,8 @@ from typing import Any, Final
 import dagster as dg
 
 from ads_pipeline.contracts.registry import Contracts
+from ads_pipeline.domain.conditions import CONDITIONS, Condition, urgency
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.readability import CONDITIONS, Condition, urgency
 from ads_pipeline.orchestration.partitions import warehouse_asset_key
 from ads_pipeline.orchestration.resources import RunResources
 from ads_pipeline.query_file import Query

@@ -11,8 +11,9 @@ from typing import Any, Final
 
 import dagster as dg
 
+from ads_pipeline.domain.conditions import NEEDS_OPERATOR, count_unreadable, urgency
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.readability import NEEDS_OPERATOR, DayCondition, count_unreadable, urgency
+from ads_pipeline.domain.readability import DayCondition
 from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.ledger.values import DayWindow
 from ads_pipeline.orchestration.dagster_private import TargetMaterialization

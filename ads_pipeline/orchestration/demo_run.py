@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import dagster as dg
 
+from ads_pipeline.domain.conditions import count_unreadable
 from ads_pipeline.domain.partition import parse_date
-from ads_pipeline.domain.readability import count_unreadable
 from ads_pipeline.ledger.events.snapshots import Follower
 from ads_pipeline.orchestration.catalog import REPORT_KEY
 from ads_pipeline.orchestration.partitions import CUSTOMERS, asset_keys, find_invalid_customers

@@ -1,6 +1,6 @@
 """Finds the condition of days: what readers get of each, why, and since when. Gaps are the days they do not see.
 
-The conditions are defined in `domain.readability`.
+The conditions are defined in `domain.conditions`.
 """
 
 from collections import defaultdict
@@ -12,18 +12,12 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from ads_pipeline.contracts.registry import DeclaredVersions
+from ads_pipeline.domain.conditions import READABLE_CONDITIONS, Condition
 from ads_pipeline.domain.day_facts import DayFacts
+from ads_pipeline.domain.expectation import DEFAULT_DUE_AFTER, Expectation
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.quota import QUOTA_EXHAUSTED, Hold
-from ads_pipeline.domain.readability import (
-    DEFAULT_DUE_AFTER,
-    READABLE_CONDITIONS,
-    Condition,
-    DayCondition,
-    Expectation,
-    ParkedSource,
-    describe_day,
-)
+from ads_pipeline.domain.readability import DayCondition, ParkedSource, describe_day
 from ads_pipeline.ledger.control.retries import Parking
 from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.ledger.state.days import FirstDays

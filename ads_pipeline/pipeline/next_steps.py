@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from ads_pipeline.domain.conditions import Condition, GapReason
 from ads_pipeline.domain.freshness import StaleReason
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.readability import Condition, DayCondition, GapReason
+from ads_pipeline.domain.readability import DayCondition
 from ads_pipeline.domain.retry import RetryPolicy
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.ledger.control.retries import RetryForecast

@@ -1,6 +1,6 @@
 """Collects the facts of the report: the condition of each customer's days in each query, with reasons and figures.
 
-`document` writes them as a page. The conditions are defined in `domain.readability`.
+`document` writes them as a page. The conditions are defined in `domain.conditions`.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -8,22 +8,18 @@ from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from typing import Final, NamedTuple
 
-from ads_pipeline.domain.day_facts import Acknowledgement, DayFacts
-from ads_pipeline.domain.partition import PartitionKey, days_between
-from ads_pipeline.domain.readability import (
+from ads_pipeline.domain.conditions import (
     CONDITIONS,
     NEEDS_OPERATOR,
     QUIET_CONDITIONS,
     READABLE_CONDITIONS,
     Condition,
-    DayCondition,
-    Expectation,
-    ParkedSource,
     ReportState,
-    describe_day,
-    find_condition,
-    find_report,
 )
+from ads_pipeline.domain.day_facts import Acknowledgement, DayFacts
+from ads_pipeline.domain.expectation import Expectation
+from ads_pipeline.domain.partition import PartitionKey, days_between
+from ads_pipeline.domain.readability import DayCondition, ParkedSource, describe_day, find_condition, find_report
 from ads_pipeline.domain.retry import RetryPolicy
 from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.ledger.values import DayWindow

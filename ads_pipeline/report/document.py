@@ -14,7 +14,7 @@ from dataclasses import fields
 from importlib.resources import files
 from typing import Any, Final
 
-from ads_pipeline.domain.readability import CONDITIONS, READABLE_CONDITIONS, Condition, ReportState
+from ads_pipeline.domain.conditions import CONDITIONS, READABLE_CONDITIONS, Condition, ReportState
 from ads_pipeline.report.content import REPORT_LETTERS, ReportContent
 
 # The color of each condition on light and on dark pages; they differ in brightness too.

@@ -12,7 +12,7 @@ from prometheus_client import Metric
 from prometheus_client import parser as older_text
 from prometheus_client.openmetrics import parser as openmetrics
 
-from ads_pipeline.domain.readability import CONDITIONS, Condition
+from ads_pipeline.domain.conditions import CONDITIONS, Condition
 from ads_pipeline.domain.transitions import Action
 from ads_pipeline.ledger.control.leases import Lease
 from ads_pipeline.ledger.control.retries import Parking

@@ -13,8 +13,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from ads_pipeline.demo.reports import ACCOUNTS, Demo, land_demo
+from ads_pipeline.domain.conditions import GapReason
 from ads_pipeline.domain.partition import PartitionKey, Run
-from ads_pipeline.domain.readability import GapReason
 from ads_pipeline.domain.transitions import Outcome, Status
 from ads_pipeline.errors import BadName
 from ads_pipeline.pipeline.judging import JudgingResult

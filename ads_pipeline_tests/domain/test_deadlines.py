@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ads_pipeline.domain.readability import Condition, Expectation, find_condition
+from ads_pipeline.domain.conditions import Condition
+from ads_pipeline.domain.expectation import Expectation
+from ads_pipeline.domain.readability import find_condition
 from ads_pipeline.google_ads.windows import day_end, find_zone
 
 ZONES = [*sorted(available_timezones()), "Mars/Olympus", None]  # of the last two, nobody knows when a day ends

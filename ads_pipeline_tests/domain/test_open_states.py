@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 
-from ads_pipeline.domain.freshness import AttemptOutcome, DisplayStatus, StaleReason
-from ads_pipeline.domain.open_states import DECIDED, FINAL_STATES, NO_LIMIT, OPEN_STATES, StateKind, names_of
-from ads_pipeline.domain.readability import (
+from ads_pipeline.domain.conditions import (
     CONDITIONS,
     NEEDS_OPERATOR,
     QUIET_CONDITIONS,
@@ -16,6 +14,9 @@ from ads_pipeline.domain.readability import (
     GapReason,
     ReportState,
 )
+from ads_pipeline.domain.freshness import AttemptOutcome, DisplayStatus, StaleReason
+from ads_pipeline.domain.open_state import DECIDED, NO_LIMIT, StateKind
+from ads_pipeline.domain.open_states import FINAL_STATES, OPEN_STATES, names_of
 from ads_pipeline.domain.retry import PARKING_SCOPES, ErrorPolicy, TerminalReason
 from ads_pipeline.domain.run_snapshots import TERMINAL_STATUSES, RunStatus, StepStatus
 from ads_pipeline.domain.transitions import Status

@@ -8,22 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ads_pipeline.domain.day_facts import Acknowledgement, DayFacts, Withdrawal
-from ads_pipeline.domain.readability import (
+from ads_pipeline.domain.conditions import (
     BLOCKED_CONDITIONS,
     CONDITIONS,
-    IN_PROGRESS_LIMIT,
     NEEDS_OPERATOR,
     READABLE_CONDITIONS,
     Condition,
-    Expectation,
     GapReason,
-    ParkedSource,
     ReportState,
-    describe_day,
-    find_condition,
     urgency,
 )
+from ads_pipeline.domain.day_facts import Acknowledgement, DayFacts, Withdrawal
+from ads_pipeline.domain.expectation import Expectation
+from ads_pipeline.domain.readability import IN_PROGRESS_LIMIT, ParkedSource, describe_day, find_condition
 from ads_pipeline.domain.reason import Problem, Reason
 from ads_pipeline.domain.retry import OUT_OF_REACH
 from ads_pipeline.domain.transitions import Outcome, Status

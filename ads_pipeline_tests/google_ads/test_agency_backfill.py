@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 from pyspark.sql import SparkSession
 
+from ads_pipeline.domain.conditions import Condition
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.readability import Condition
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.google_ads.loopback.process import LoopbackServer
 from ads_pipeline.ledger.ledger import Ledger

@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from ads_pipeline.domain.accounts import Account
+from ads_pipeline.domain.conditions import ReportState
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.readability import ReportState
 from ads_pipeline.domain.retry import RetryPolicy
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.google_ads.configuration import read_configuration

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from ads_pipeline.domain.readability import CONDITIONS, QUIET_CONDITIONS, READABLE_CONDITIONS, Condition
+from ads_pipeline.domain.conditions import CONDITIONS, QUIET_CONDITIONS, READABLE_CONDITIONS, Condition
 from ads_pipeline_tests.healing.faults import Faults
 from ads_pipeline_tests.healing.schedules import Act
 from ads_pipeline_tests.healing.surfaces import Surfaces

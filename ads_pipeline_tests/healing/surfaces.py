@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from ads_pipeline.cli.main import app
 from ads_pipeline.cli.state.attention import ConditionName
-from ads_pipeline.domain.readability import CONDITIONS, READABLE_CONDITIONS, Condition
+from ads_pipeline.domain.conditions import CONDITIONS, READABLE_CONDITIONS, Condition
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.pipeline.day_conditions import UNREADABLE
 from ads_pipeline.pipeline.readers import Readers

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ads_pipeline.domain.readability import READABLE_CONDITIONS
+from ads_pipeline.domain.conditions import READABLE_CONDITIONS
 from ads_pipeline.google_ads.loopback.process import LoopbackServer, loopback_server
 from ads_pipeline_tests.example_counts import TIMES
 from ads_pipeline_tests.google_ads.builders import API_VERSION

@@ -11,9 +11,9 @@ from typing import Any, Final
 import pytest
 import sqlalchemy as sa
 
+from ads_pipeline.domain.conditions import BLOCKED_CONDITIONS, CONDITIONS
 from ads_pipeline.domain.freshness import RAW
 from ads_pipeline.domain.partition import PartitionKey, Run
-from ads_pipeline.domain.readability import BLOCKED_CONDITIONS, CONDITIONS
 from ads_pipeline.domain.retry import Lane, RetryPolicy
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.ledger import database

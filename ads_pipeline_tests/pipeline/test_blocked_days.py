@@ -8,8 +8,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from ads_pipeline.contracts.registry import SHIPPED, Contracts
+from ads_pipeline.domain.conditions import Condition, GapReason
 from ads_pipeline.domain.partition import PartitionKey, Run
-from ads_pipeline.domain.readability import Condition, DayCondition, GapReason
+from ads_pipeline.domain.readability import DayCondition
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.ledger.values import DayWindow
 from ads_pipeline.pipeline.arrivals import SealedRuns

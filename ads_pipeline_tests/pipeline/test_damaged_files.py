@@ -7,8 +7,8 @@ from typing import Any
 import duckdb
 import pytest
 
+from ads_pipeline.domain.conditions import Condition, GapReason
 from ads_pipeline.domain.partition import PartitionKey, Run
-from ads_pipeline.domain.readability import Condition, GapReason
 from ads_pipeline.domain.transitions import Action, Status
 from ads_pipeline.errors import WarehouseUnavailable
 from ads_pipeline.ledger.values import DayWindow

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from ads_pipeline.cli.state.partition_report import SENSOR_WINDOW
+from ads_pipeline.domain.conditions import GapReason
 from ads_pipeline.domain.freshness import StaleReason
-from ads_pipeline.domain.readability import GapReason
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.orchestration.sensors.arrivals_and_loads import LOOKBACK
 from ads_pipeline.pipeline.next_steps import PartitionFacts, next_command, next_steps

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from ads_pipeline.domain.accounts import Account
+from ads_pipeline.domain.conditions import GapReason
 from ads_pipeline.domain.fetching import FailedFetch
-from ads_pipeline.domain.readability import GapReason
 from ads_pipeline.domain.retry import RetryPolicy
 from ads_pipeline.domain.transitions import Action
 from ads_pipeline.ledger.values import DayWindow, RunRegistration, VisibleRuns

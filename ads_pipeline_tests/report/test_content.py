@@ -4,9 +4,9 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from ads_pipeline.domain.accounts import Account
+from ads_pipeline.domain.conditions import Condition
 from ads_pipeline.domain.measures import Measures
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.readability import Condition
 from ads_pipeline.domain.retry import RetryPolicy
 from ads_pipeline.domain.transitions import Action
 from ads_pipeline.extraction_settings import ExtractionSettings

@@ -8,7 +8,7 @@ import re
 from datetime import UTC, date, datetime
 from typing import Any
 
-from ads_pipeline.domain.readability import Condition
+from ads_pipeline.domain.conditions import Condition
 from ads_pipeline.report.content import LETTERS, CustomerContent, Note, QueryContent, ReportContent
 from ads_pipeline.report.document import COLORS, render, summarize
 

@@ -11,8 +11,9 @@ from rich.text import Text
 
 from ads_pipeline.cli.output import STATUS_STYLES, Column, format_minute, table_of
 from ads_pipeline.cli.state.day_ranges import DayRange, find_ranges
+from ads_pipeline.domain.conditions import CONDITIONS, Condition, urgency
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.readability import CONDITIONS, Condition, DayCondition, urgency
+from ads_pipeline.domain.readability import DayCondition
 from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.ledger.state.days import FirstDays
 from ads_pipeline.ledger.values import DayWindow, StateFilter

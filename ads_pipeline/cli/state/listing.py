@@ -36,9 +36,10 @@ from ads_pipeline.cli.state.attention import (
 from ads_pipeline.cli.state.day_ranges import DayRange, day_fields
 from ads_pipeline.cli.state.forecast import describe_forecasts, forecast_fields
 from ads_pipeline.cli.status_publication import publish_statuses
+from ads_pipeline.domain.conditions import NEEDS_OPERATOR, QUIET_CONDITIONS, Condition, ReportState
 from ads_pipeline.domain.freshness import DisplayStatus, StaleReason
 from ads_pipeline.domain.partition import PartitionKey, parse_key
-from ads_pipeline.domain.readability import NEEDS_OPERATOR, QUIET_CONDITIONS, Condition, DayCondition, ReportState
+from ads_pipeline.domain.readability import DayCondition
 from ads_pipeline.domain.transitions import PartitionState, Status
 from ads_pipeline.errors import BadCommand
 from ads_pipeline.ledger.ledger import LedgerReader

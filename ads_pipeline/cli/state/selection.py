@@ -13,8 +13,8 @@ from typing import Any, Final
 from ads_pipeline.cli import options
 from ads_pipeline.cli.parsing import parse_customer, parse_customers, parse_partition, parse_queries
 from ads_pipeline.cli.state.attention import find_listed_days
+from ads_pipeline.domain.conditions import NEEDS_OPERATOR
 from ads_pipeline.domain.partition import PartitionKey, days_between, validate_name
-from ads_pipeline.domain.readability import NEEDS_OPERATOR
 from ads_pipeline.errors import BadCommand, BadName
 from ads_pipeline.ledger.control.retries import Parking
 from ads_pipeline.ledger.ledger import LedgerReader

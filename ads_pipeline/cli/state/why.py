@@ -29,9 +29,10 @@ from ads_pipeline.cli.state.forecast import describe_forecast, forecast_fields
 from ads_pipeline.cli.state.listing import DATA_LABELS, STALE_LABELS, state_fields
 from ads_pipeline.cli.state.partition_report import PartitionReport, gather_report
 from ads_pipeline.cli.state.selection import require_possible
+from ads_pipeline.domain.conditions import NEEDS_OPERATOR
 from ads_pipeline.domain.freshness import AttemptOutcome, DisplayStatus
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.readability import NEEDS_OPERATOR, DayCondition
+from ads_pipeline.domain.readability import DayCondition
 from ads_pipeline.domain.run_events import LoggedEvent
 from ads_pipeline.domain.transitions import RegisteredRun
 from ads_pipeline.ledger.values import Attempt, PartitionAction, Pointer

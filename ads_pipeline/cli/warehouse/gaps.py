@@ -14,8 +14,9 @@ from ads_pipeline.cli.output import STATUS_STYLES, Column, format_minute, table_
 from ads_pipeline.cli.parsing import open_ledger, parse_customers, parse_queries
 from ads_pipeline.cli.state.attention import describe_unknown
 from ads_pipeline.cli.state.day_ranges import DayRange, day_rows, find_ranges
+from ads_pipeline.domain.conditions import count_unreadable
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.readability import DayCondition, count_unreadable
+from ads_pipeline.domain.readability import DayCondition
 from ads_pipeline.errors import BadCommand
 from ads_pipeline.ledger.values import DayWindow
 from ads_pipeline.pipeline.day_conditions import DayRules, find_gaps

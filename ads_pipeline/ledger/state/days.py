@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
+from ads_pipeline.domain.conditions import Condition
 from ads_pipeline.domain.day_facts import Acknowledgement, DayFacts, Withdrawal
 from ads_pipeline.domain.partition import days_between
-from ads_pipeline.domain.readability import Condition
 from ads_pipeline.domain.reason import Reason
 from ads_pipeline.domain.retry import RETRY_POLICY
 from ads_pipeline.domain.sequences import split_batches

@@ -13,15 +13,11 @@ from typing import Final
 
 import dagster as dg
 
+from ads_pipeline.domain.conditions import BLOCKED_CONDITIONS, Condition
+from ads_pipeline.domain.expectation import Expectation
 from ads_pipeline.domain.freshness import WAREHOUSE
 from ads_pipeline.domain.partition import PartitionKey, days_between
-from ads_pipeline.domain.readability import (
-    BLOCKED_CONDITIONS,
-    IN_PROGRESS_LIMIT,
-    Condition,
-    DayCondition,
-    Expectation,
-)
+from ads_pipeline.domain.readability import IN_PROGRESS_LIMIT, DayCondition
 from ads_pipeline.domain.retry import FRESH_DAYS
 from ads_pipeline.ledger.transactions import Clock
 from ads_pipeline.ledger.values import DayWindow

@@ -9,8 +9,8 @@ from datetime import date, datetime, timedelta
 from typing import Final
 
 from ads_pipeline.domain.accounts import Account
+from ads_pipeline.domain.conditions import ReportState
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.readability import ReportState
 from ads_pipeline.google_ads.windows import (
     DayLimits,
     closes_at,

@@ -7,8 +7,9 @@ from datetime import UTC, date, datetime, timedelta
 import pytest
 
 from ads_pipeline.cli.state.day_ranges import find_ranges
+from ads_pipeline.domain.conditions import Condition
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.readability import Condition, DayCondition
+from ads_pipeline.domain.readability import DayCondition
 from ads_pipeline.domain.transitions import Action
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline_tests.cli.running import CommandLine, CommandResult, DemoCommandLine

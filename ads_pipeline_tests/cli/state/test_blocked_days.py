@@ -10,7 +10,8 @@ from typing import Any, Final
 import pytest
 from pyspark.sql import SparkSession
 
-from ads_pipeline.domain.readability import CONDITIONS, IN_PROGRESS_LIMIT, Condition, GapReason
+from ads_pipeline.domain.conditions import CONDITIONS, Condition, GapReason
+from ads_pipeline.domain.readability import IN_PROGRESS_LIMIT
 from ads_pipeline.domain.transitions import Action
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.pipeline.demote_and_restore import demote

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from ads_pipeline.domain.accounts import Account
+from ads_pipeline.domain.conditions import ReportState
 from ads_pipeline.domain.fetching import FailedFetch
 from ads_pipeline.domain.partition import PartitionKey, Run
-from ads_pipeline.domain.readability import ReportState
 from ads_pipeline.domain.retry import RetryPolicy
 from ads_pipeline.domain.transitions import Action
 from ads_pipeline.extraction_settings import DEFAULT_LOOKBACK_DAYS
