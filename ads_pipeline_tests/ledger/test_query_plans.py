@@ -153,6 +153,14 @@ QUERIES: Final[Mapping[str, tuple[Query, set[str]]]] = {
             FINISHED_ATTEMPTS,
         },
     ),
+    "acknowledged days": (
+        lambda ledger: ledger.days.acknowledged(WINDOW),
+        {
+            *("control_actions_acknowledging", "control_actions_pkey", "control_action_partitions_pkey"),
+            *("control_actions_by_time", "control_action_partitions_by_key", "demotions_pkey", "failed_fetches_pkey"),
+            *(POINTERS, *RUNS, *ATTEMPTS),
+        },
+    ),
     "absent days": (
         lambda ledger: list(ledger.days.absent(WINDOW, {MIDDLE.customer_id: DAY})),
         {BY_DAY, PRIMARY},

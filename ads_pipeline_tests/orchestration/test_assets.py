@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,17 @@ import dagster as dg
 import pytest
 from pyspark.sql import SparkSession
 
+from ads_pipeline.cli.state.attention import find_listed_days
+from ads_pipeline.domain.conditions import NEEDS_OPERATOR
 from ads_pipeline.domain.partition import Run
-from ads_pipeline.domain.transitions import Status
+from ads_pipeline.domain.transitions import Action, Status
 from ads_pipeline.ledger.control.leases import Lease
 from ads_pipeline.ledger.state.registration import Registrations
-from ads_pipeline.orchestration.complete_check import COMPLETE
+from ads_pipeline.ledger.values import StateFilter
+from ads_pipeline.orchestration.complete_check import COMPLETE, evaluate_complete
 from ads_pipeline.orchestration.sensors.run_tags import range_tags
 from ads_pipeline.raw import discovery, disk_runs
+from ads_pipeline_tests.ledger.builders import action_request
 from ads_pipeline_tests.orchestration.builders import RAW, WAREHOUSE, Location, dagster_keys, open_location
 from ads_pipeline_tests.pipeline.builders import FACTS, QUERY, key, rows_for, seal_invalid_run, seal_run, visible_runs
 
@@ -212,6 +217,18 @@ def test_one_check_shows_all_days_of_a_table(location: Location) -> None:
         evaluation.asset_check_key, 10
     )
     assert len(evaluations) == 2
+    acknowledge_all(location)
+    now = datetime.now(UTC)
+    known = evaluate_complete(location.deployment.ledger, location.settings, QUERY, now=now)
+    assert (known.passed, known.severity) == (False, dg.AssetCheckSeverity.WARN), "readers still lack the days"
+    assert "need you" not in str(known.description)
+    assert " acknowledged. First: " in str(known.description)
+
+
+def acknowledge_all(location: Location) -> None:
+    ledger, settings = location.deployment.ledger, location.settings
+    days = find_listed_days(settings, ledger, StateFilter(), NEEDS_OPERATOR)
+    ledger.actions.execute(Action.ACKNOWLEDGE, days, action_request("known"))
 
 
 def complete_of(result: dg.ExecuteInProcessResult) -> dg.AssetCheckEvaluation:
