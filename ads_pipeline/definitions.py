@@ -89,7 +89,7 @@ def build_definitions(
         sensors.append(build_due_sensor(partitions, list(apis.queries), now=now))
     factory = source_factory or resources.build_external_source
     return dg.Definitions(
-        assets=[*assets, build_report(list(apis.queries), resolved), *external],
+        assets=[*assets, build_report(list(apis.queries), resolved, now=now), *external],
         asset_checks=checks,
         sensors=sensors,
         schedules=schedules,

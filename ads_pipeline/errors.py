@@ -7,6 +7,7 @@ and defines no exception classes of its own.
 import copyreg
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, ClassVar
 
 from ads_pipeline.quoting import printable, quoted
@@ -83,6 +84,19 @@ class EngineRunFailed(AdsPipelineError):
 
     def __init__(self, subject: str, cause: str, log: str) -> None:
         super().__init__(f"{subject} failed: {printable(cause, limit=600)}. The log: {printable(log)}")
+
+
+class ReportNotWritten(AdsPipelineError):
+    """The last run that was to write the report failed. Another run is requested later."""
+
+    is_transient = True
+
+    def __init__(self, run_id: str, cause: str, next_at: datetime) -> None:
+        why = f": {printable(cause, limit=600)}" if cause else ""
+        super().__init__(
+            f"run {run_id[:8]} could not write the report{why}. The page shows the time before it. "
+            f"The next run starts at {next_at:%H:%M} UTC; to write it now: ads-pipeline report"
+        )
 
 
 class BadCommand(AdsPipelineError, ValueError):

@@ -4,7 +4,7 @@ It also describes the columns and the location of each query's tables.
 """
 
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any, Final
 
 import dagster as dg
@@ -12,9 +12,11 @@ import dagster as dg
 from ads_pipeline.contracts.registry import Contracts
 from ads_pipeline.domain.conditions import CONDITIONS, Condition, urgency
 from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.ledger.transactions import Clock
 from ads_pipeline.orchestration.partitions import warehouse_asset_key
 from ads_pipeline.orchestration.resources import RunResources
 from ads_pipeline.query_file import Query
+from ads_pipeline.report.basis import find_basis
 from ads_pipeline.report.content import LETTERS, Note, ReportContent
 from ads_pipeline.report.document import summarize
 from ads_pipeline.report.writing import ReportWriter, report_path
@@ -25,6 +27,7 @@ RAW_GROUP, WAREHOUSE_GROUP, SOURCE_GROUP, OUTPUT_GROUP = "raw", "warehouse", "so
 MAX_WORK: Final = 100  # rows of the table; the report has all
 WORK_SCHEMA: Final = dg.TableSchema(columns=[dg.TableColumn(name) for name in ("customer", "query", "day", "reason")])
 REPORT_KEY: Final = dg.AssetKey("report")
+BASIS_TAG: Final = "ads_pipeline/report_basis"  # of a materialization: what the report shows
 STATUS_KEY: Final = dg.AssetKey("partition_status")
 
 
@@ -76,15 +79,15 @@ def build_external_assets(source: str, query_names: Sequence[str], settings: Set
     ]
 
 
-def build_report(query_names: Sequence[str], settings: Settings) -> dg.AssetsDefinition:
+def build_report(query_names: Sequence[str], settings: Settings, *, now: Clock) -> dg.AssetsDefinition:
     @dg.asset(
         key=REPORT_KEY,
         deps=[warehouse_asset_key(name) for name in query_names],
         group_name=OUTPUT_GROUP,
         description=(
             "One HTML page that shows which days are safe to read and what needs an operator. The metadata of the "
-            "last materialization has its path and the days that need you. The schedule `report_hourly` renews it; "
-            "so does `ads-pipeline report`."
+            "last materialization has its path and the days that need you. The sensor `report_changes` renews it "
+            "when something has changed; so does `ads-pipeline report`."
         ),
         metadata=describe_report(settings),
         kinds={"html"},
@@ -94,7 +97,10 @@ def build_report(query_names: Sequence[str], settings: Settings) -> dg.AssetsDef
     ) -> dg.MaterializeResult[Any]:
         path = report_path(run_resources.settings)
         writer = ReportWriter.of_deployment(run_resources.settings, run_resources.ledger)
-        content = writer.write(path, now=datetime.now(UTC))
+        at = now()
+        # Found before the days are read: what changes meanwhile is a reason to write the report again.
+        basis = find_basis(run_resources.ledger, run_resources.settings, now=at)
+        content = writer.write(path, now=at)
         context.log.info("%s", summarize(content))
         days = {CONDITIONS[condition].label: number for condition, number in content.counts.items()}
         return dg.MaterializeResult(
@@ -104,7 +110,8 @@ def build_report(query_names: Sequence[str], settings: Settings) -> dg.AssetsDef
                 "next_command": f"ads-pipeline state why {content.source}/CUSTOMER/QUERY/DAY",
                 "days": dg.MetadataValue.json(days),
                 "report": dg.MetadataValue.path(path),
-            }
+            },
+            tags={BASIS_TAG: basis},
         )
 
     return report

@@ -64,6 +64,11 @@ class AuditLog:
             statement = statement.where(sa.tuple_(*order) < sa.tuple_(*position))
         return self._select(statement)
 
+    def count_since(self, moment: datetime) -> int:
+        """Return how many actions were logged at or after the moment."""
+        since = control_actions.c.performed_at >= sa.literal(moment, Instant())
+        return int(database.fetch(self._engine, sa.select(sa.func.count()).where(since))[0][0])
+
     def page_of_partitions(
         self, action_ids: Sequence[str], *, after: PartitionKey | None = None, limit: int = 1000
     ) -> list[tuple[PartitionKey, Status | None]]:

@@ -184,6 +184,19 @@ class EventReader:
         rows = self._execute(sa.select(run_events.c.step_id).where(*changes).distinct()) if run_ids else ()
         return sorted(parse_key(row.step_id) for row in rows)
 
+    def count_changes(self, since: datetime, until: datetime | None = None) -> int:
+        """Return how many changes of partitions the ledger stored from `since` on, before `until`."""
+        start = sa.literal(since, Instant())
+        changes = [
+            run_head.c.last_at >= start,
+            run_events.c.persisted_at >= start,
+            run_events.c.event_type.in_(sorted(LEDGER_TYPES)),
+        ]
+        if until is not None:
+            changes.append(run_events.c.persisted_at < sa.literal(until, Instant()))
+        joined = run_events.join(run_head, run_head.c.run_id == run_events.c.run_id)
+        return int(self._execute(sa.select(sa.func.count()).select_from(joined).where(*changes))[0][0])
+
     def list_retirable_runs(self, moment: datetime) -> list[RunHead]:
         """Return the runs that ended before `moment`, are folded to the end and still have events, by id."""
         rows = self._execute(

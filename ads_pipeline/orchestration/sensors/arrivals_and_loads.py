@@ -20,6 +20,7 @@ from ads_pipeline.orchestration.partitions import asset_keys, raw_asset_key, war
 from ads_pipeline.orchestration.resources import SensorResources
 from ads_pipeline.orchestration.sensors.notifications import build_notification_sensor
 from ads_pipeline.orchestration.sensors.readable_changes import build_readable_sensor
+from ads_pipeline.orchestration.sensors.report_changes import build_report_sensor
 from ads_pipeline.orchestration.sensors.retries_due import build_retry_sensor
 from ads_pipeline.orchestration.sensors.run_completion import build_run_completion_sensor
 from ads_pipeline.orchestration.sensors.run_requests import RequestedPartitions, build_sensor_result
@@ -127,6 +128,7 @@ def build_sensors(
         build_readable_sensor(partitions, query_names, now=now),
         build_run_completion_sensor(query_names, now=now),
         build_notification_sensor(has_webhook=has_webhook, now=now),
+        build_report_sensor(now=now),
     ]
 
 

@@ -11,7 +11,6 @@ import dagster as dg
 from ads_pipeline.domain.sequences import split_batches
 from ads_pipeline.engine.private_directory import remove_abandoned
 from ads_pipeline.errors import WarehouseError
-from ads_pipeline.orchestration.catalog import REPORT_KEY
 from ads_pipeline.orchestration.partitions import CUSTOMERS, asset_keys, drop_invalid_customers
 from ads_pipeline.orchestration.resources import RunResources, SparkResource
 from ads_pipeline.orchestration.sensors.rectangles import MAX_PARTITIONS
@@ -41,15 +40,8 @@ def build_schedules(query_names: Sequence[str]) -> list[dg.ScheduleDefinition]:
                 tags=range_tags(query_names, start, end, why="the day of every customer"),
             )
 
-    report = dg.ScheduleDefinition(
-        name="report_hourly",
-        target=dg.AssetSelection.assets(REPORT_KEY),
-        cron_schedule="5 * * * *",
-        default_status=ON,
-    )
     return [
         daily_load,
-        report,
         dg.ScheduleDefinition(job=_reconcile(query_names), cron_schedule="30 * * * *", default_status=ON),
         dg.ScheduleDefinition(job=_maintenance(query_names), cron_schedule="0 3 * * *", default_status=ON),
     ]
