@@ -22,7 +22,7 @@ from ads_pipeline.storage.durable_files import atomic_write, make_durable_direct
 
 CONTRACTS_FILE: Final = "contracts.py"
 COLUMNS: Final = (
-    Column("query", "query_name"),
+    Column("query", "query_name", wrap=True),
     Column("version", "schema_version"),
     Column("columns", lambda row: len(row["columns"])),
     Column("from", "resource"),

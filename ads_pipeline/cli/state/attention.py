@@ -24,7 +24,7 @@ from ads_pipeline.settings import Settings
 
 COLUMNS: Final = (
     Column("customer", "customer_id"),
-    Column("query", "query_name"),
+    Column("query", "query_name", wrap=True),
     Column("days", "days"),
     Column("since", lambda row: format_minute(row["since"]), from_width=120),
     Column("reason", "reason", wrap=True, below=True),
