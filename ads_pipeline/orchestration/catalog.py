@@ -125,6 +125,8 @@ def _list_work(content: ReportContent) -> list[dg.TableRecord]:
         for place, note in query.notes.items():
             customer, position = map(int, place.split(","))
             condition = conditions[query.cells[customer][position]]
+            if not CONDITIONS[condition].needs_operator:
+                continue
             day = content.first_day + timedelta(days=position)
             key = PartitionKey(
                 source=content.source,

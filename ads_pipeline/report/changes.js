@@ -46,26 +46,36 @@ function changeRows(query, month, customers) {
     const days = changed.get(customer) ?? [], change = days.reduce((sum, day) => sum + day.now - day.first, 0);
     if (now || days.length) rows.push({ customer, now, change, days: days.length, at: Math.max(0, ...days.map((day) => day.lastAt)) });
   }
-  return rows.sort((a, b) => Math.abs(b.change) - Math.abs(a.change));
+  return rows.sort((a, b) => Math.abs(b.change) - Math.abs(a.change) || b.now - a.now);
 }
 
 function showChanges(view) {
   const { customers } = view, query = reportOfCost(view), section = find("changes"), month = find("month").value;
   section.hidden = !query;
   if (!query) return;
-  const rows = changeRows(query, month, customers), totals = new Map();
-  for (const row of rows) {
-    const { currency } = report.customers[row.customer], total = totals.get(currency) ?? { currency, now: 0, change: 0, days: 0, at: 0 };
-    totals.set(currency, { currency, now: total.now + row.now, change: total.change + row.change, days: total.days + row.days, at: Math.max(total.at, row.at) });
-  }
+  const rows = changeRows(query, month, customers);
+  const groups = [...Map.groupBy(rows, ({ customer }) => report.customers[customer].currency)].sort(([a], [b]) => (a < b ? -1 : 1));
+  const totals = groups.map(([currency, own]) => totalOf(currency, own));
   find("changes-title").textContent = `Changes of cost in ${month}, by ${query.name}`;
-  const lines = [...totals.values(), ...rows];
-  const none = make("p", { class: "hint" }, `Readers see no cost of ${query.name} in ${month}.`);
-  find("change-list").replaceChildren(...(lines.length ? tableOf(CHANGE_COLUMNS, lines, changeRow) : [none]));
+  find("change-summary").textContent = summarizeChanges(totals, `of ${query.name} in ${month}`);
+  // Each currency with its customers below it: amounts of different currencies are never compared.
+  const lines = groups.flatMap(([, own], number) => [totals[number], ...own]);
+  find("change-list").replaceChildren(...(lines.length ? tableOf(CHANGE_COLUMNS, lines, changeRow) : []));
+}
+
+function totalOf(currency, rows) {
+  const sum = (name) => rows.reduce((total, row) => total + row[name], 0);
+  return { currency, now: sum("now"), change: sum("change"), days: sum("days"), at: Math.max(...rows.map((row) => row.at)) };
+}
+
+function summarizeChanges(totals, where) {
+  if (!totals.length) return `Readers see no cost ${where}.`;
+  const changed = totals.filter(({ days }) => days).map(({ currency, change, days }) => `${signed(change)} ${currency} on ${plural(days, "day")}`);
+  return changed.length ? `Since it was first reported, the cost ${where} has changed by ${changed.join(", ")}.` : `No cost ${where} has changed since it was first reported.`;
 }
 
 function changeRow({ customer, currency, now, change, days, at }) {
   const about = customer === undefined ? null : report.customers[customer];
   return [about ? customerCell(about) : make("strong", {}, `All in ${currency || "an unknown currency"}`), money(now - change), money(now), days ? signed(change) : "none",
-    about ? about.currency : currency, count(days), at ? new Date(at * 1000).toISOString().slice(0, 10) : ""];
+    about ? about.currency : currency, count(days), dayCell(at ? new Date(at * 1000).toISOString().slice(0, 10) : "")];
 }

@@ -29,7 +29,8 @@ from ads_pipeline.pipeline.next_steps import DAYS, find_next_commands
 MICROS: Final = 1_000_000
 LETTERS: Final[Mapping[Condition, str]] = {condition: chr(ord("a") + n) for n, condition in enumerate(CONDITIONS)}
 REPORT_LETTERS: Final = {None: " ", ReportState.PROVISIONAL: "p", ReportState.SETTLED: "s"}
-EXPLAINED: Final = frozenset({*NEEDS_OPERATOR, *QUIET_CONDITIONS, Condition.UNRECOVERABLE})
+# The days that somebody asks about: those that need an operator, are quiet, or are not readable.
+EXPLAINED: Final = frozenset({*NEEDS_OPERATOR, *QUIET_CONDITIONS, Condition.IN_PROGRESS, Condition.UNRECOVERABLE})
 _READABLE_LETTERS: Final = frozenset(LETTERS[condition] for condition in READABLE_CONDITIONS)
 # Sums a column per visible partition: (customer, day) -> sum. Empty when the query has no such column.
 SumPerDay = Callable[[str, str, date, date], Mapping[tuple[str, date], int]]
@@ -37,8 +38,8 @@ CurrencyOf = Callable[[PartitionKey], str]  # from the seal of a readable partit
 
 
 class Note(NamedTuple):
-    """Why a day needs an operator or cannot be fetched: since when, in seconds, why, the attempts, by whom, and the
-    next command.
+    """Why a day needs an operator or is not readable: since when, in seconds, why, the attempts, by whom, and the next
+    command.
 
     The reason and the command are numbers of texts in `ReportContent.texts`.
     """

@@ -15,8 +15,8 @@ function openDetails(query, customer, day, opener) {
   fact("Cost", cost[day] === null || cost[day] === undefined ? null : `${cost[day].toLocaleString("en")} ${about.currency}`);
   const history = `ads-pipeline state why ${about.id}/${query.name}/${dayText(day)}`;
   const command = commandFor(note, query, customer, day, day);
-  if (command !== history) fact("Next command", commandLine(command));
-  fact("History", commandLine(history));
+  fact("Next command", command && commandLine(command));
+  if (command !== history) fact("History", commandLine(history));
   const close = make("button", { type: "button" }, "Close");
   close.addEventListener("click", closeDetails);
   panel.replaceChildren(close, make("h2", { id: "details-title" }, ...words(`${nameOf(about)}, ${query.name}, ${dayText(day)}`)), facts);

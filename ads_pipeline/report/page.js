@@ -12,6 +12,7 @@ const make = (tag, attributes = {}, ...children) => {
 };
 const count = (number) => number.toLocaleString("en");
 const plural = (number, noun) => `${count(number)} ${noun}${number === 1 ? "" : "s"}`;
+const MAX_HOURS = 26; // a page is written at least once a day
 const FILTERS = ["query", "customer", "since", "until"];
 let report, dark;
 const state = { query: "", customer: "", since: "", until: "", only: new Set() };
@@ -31,6 +32,7 @@ const isShown = (condition) => !state.only.size || state.only.has(condition.name
 const color = (condition) => (dark ? condition.dark : condition.light);
 const swatch = (condition) => make("span", { class: "swatch", style: `background:${color(condition)}` });
 const badge = (condition) => make("span", { class: "condition" }, swatch(condition), condition.label);
+const dayCell = (text) => make("span", { class: "day" }, text);
 const nameOf = ({ id, name }) => (name ? `${name} (${id})` : id);
 
 // A customer as a person knows it: the name first, and the number below it.
@@ -81,6 +83,13 @@ function showSummary({ counts, provisional }) {
     `${need} Readers see ${count(readable(counts))} of ${count(expected(counts))} ${chosen} days of ${source}, as of ${at} UTC.`;
 }
 
+// A page that somebody has mailed or that nobody renews looks like a new one.
+function showAge() {
+  const hours = Math.floor((Date.now() / 1000 - report.generated_at) / 3600), days = Math.floor(hours / 24);
+  find("age").hidden = hours < MAX_HOURS;
+  find("age").textContent = `This page is ${plural(days, "day")} old and shows nothing that happened since. To write it again: ads-pipeline report`;
+}
+
 // ---- filters, kept in the address -------------------------------------------------------------------------------
 function readAddress() {
   const given = new URLSearchParams(location.hash.slice(1));
@@ -117,6 +126,7 @@ function showFilters() {
 function selectCustomer(customer) {
   state.customer = find("filters").elements.customer.value = report.customers[customer].id;
   show();
+  find("work").scrollIntoView();
 }
 
 function showLegend(counts) {
@@ -124,6 +134,7 @@ function showLegend(counts) {
   legend.querySelectorAll("button").forEach((button) => button.remove());
   report.conditions.forEach((condition, number) => {
     const button = make("button", { type: "button", title: condition.meaning, "data-name": condition.name,
+      class: counts[number] ? "" : "none",
       "aria-pressed": String(state.only.has(condition.name)) }, swatch(condition), `${condition.label} ${count(counts[number])}`);
     button.addEventListener("click", () => {
       if (!state.only.delete(condition.name)) state.only.add(condition.name);
@@ -169,6 +180,7 @@ async function start() {
   const scheme = matchMedia("(prefers-color-scheme: dark)");
   dark = scheme.matches;
   scheme.addEventListener("change", () => { dark = scheme.matches; show(); });
+  showAge();
   showFilters();
   showMonths();
   showZoom();

@@ -1,17 +1,19 @@
-// The work list: the days that need a person, grouped by condition, query and reason, and the customers.
+// The work list: the days that need a person, and the others that readers do not see, grouped by condition, query and
+// reason. Below them the customers.
 const WORK_COLUMNS = [["Condition"], ["Query"], ["Customer"], ["Days"], ["Reason"], ["Next command"]];
-const CUSTOMER_COLUMNS = [["Customer"], ["Currency"], ["Need you", "number"], ["Readable", "number"], ["Expected", "number"], ["Newest readable day"], [""]];
+const CUSTOMER_COLUMNS = [["Customer"], ["Currency"], ["Need you", "number"], ["Readable", "number"], ["Newest readable day"]];
+const isAbsent = (condition) => !condition.needs_you && !condition.readable && condition.name !== "not_expected";
 
-function workRanges({ customers, first, last, queries }) {
+function workRanges({ customers, first, last, queries }, isListed) {
   const ranges = [];
   for (const query of queries) {
     for (const customer of customers) {
       let open = null;
       for (let day = first; day <= last; day += 1) {
         const condition = conditionAt(query, customer, day);
-        if (!condition.needs_you || !isShown(condition)) { open = null; continue; }
+        if (!isListed(condition) || !isShown(condition)) { open = null; continue; }
         const note = noteAt(query, customer, day), reason = note ? report.texts[note[1]] : "";
-        if (open && open.condition === condition && open.reason === reason && open.note[4] === note[4]) open.last = day;
+        if (open && open.condition === condition && open.reason === reason && open.note?.[4] === note?.[4]) open.last = day;
         else ranges.push((open = { query, customer, condition, reason, note, first: day, last: day }));
       }
     }
@@ -32,9 +34,13 @@ function groupRanges(ranges) {
 }
 
 function showWork(view) {
-  const groups = groupRanges(workRanges(view)), list = find("work-list"), days = daysOf(groups.flat());
+  const groups = groupRanges(workRanges(view, (condition) => condition.needs_you)), days = daysOf(groups.flat());
+  const others = groupRanges(workRanges(view, isAbsent)), absent = daysOf(others.flat());
   find("work-title").textContent = days ? `${plural(days, "day")} ${days === 1 ? "needs" : "need"} you` : "No day needs you";
-  list.replaceChildren(...(groups.length ? tableOf(WORK_COLUMNS, groups, workRow) : []));
+  find("work-list").replaceChildren(...(days ? tableOf(WORK_COLUMNS, groups, workRow) : []));
+  find("others").hidden = !absent;
+  find("others-title").textContent = `${plural(absent, "more day")} ${absent === 1 ? "is" : "are"} not readable and ${absent === 1 ? "needs" : "need"} nobody`;
+  find("other-list").replaceChildren(...(absent ? tableOf(WORK_COLUMNS, others, workRow) : []));
 }
 
 function workRow(group) {
@@ -71,17 +77,18 @@ function commandFor(note, query, customer, first, last) {
   return command.replace("{days}", takesOne ? one : many);
 }
 
-// Lines break between the words, not at their hyphens.
-const words = (text) => text.split(" ").flatMap((word) => [make("span", { class: "word" }, word), " "]);
+// Lines break between the words and after a slash, not at hyphens.
+const words = (text) => text.split(" ").flatMap((word) => [...word.split(/(?<=\/)/).map((piece) => make("span", { class: "word" }, piece)), " "]);
 
 function commandLine(text) {
   if (!text) return make("span", { class: "muted" }, "none");
   const copy = make("button", { type: "button", title: "Copy the command" }, "Copy");
-  copy.addEventListener("click", async () => {
-    await navigator.clipboard?.writeText(text);
-    copy.textContent = "Copied";
+  const code = make("code", {}, ...words(text));
+  copy.addEventListener("click", () => {
+    getSelection().selectAllChildren(code); // some browsers give a file no clipboard
+    (navigator.clipboard?.writeText(text) ?? Promise.reject()).then(() => (copy.textContent = "Copied"), () => (copy.textContent = "Ctrl+C copies"));
   });
-  return make("span", { class: "command" }, make("code", {}, ...words(text)), copy);
+  return make("span", { class: "command" }, code, copy);
 }
 
 // ---- customers --------------------------------------------------------------------------------------------------
@@ -93,8 +100,8 @@ function showCustomers({ perCustomer }) {
 
 function customerRow([customer, { counts, newest }]) {
   const about = report.customers[customer], needed = needing(counts);
-  const chosen = make("button", { type: "button", title: `Show only ${nameOf(about)}` }, "Select");
+  const chosen = make("button", { type: "button", class: "link", title: `Show only ${nameOf(about)}` }, customerCell(about));
   chosen.addEventListener("click", () => selectCustomer(customer));
-  return [customerCell(about), about.currency, make("span", { class: needed ? "urgent" : "muted" }, count(needed)), count(readable(counts)),
-    count(expected(counts)), newest < 0 ? "none" : dayText(newest), chosen];
+  return [chosen, about.currency, make("span", { class: needed ? "urgent" : "muted" }, count(needed)),
+    `${count(readable(counts))} of ${count(expected(counts))}`, dayCell(newest < 0 ? "none" : dayText(newest))];
 }

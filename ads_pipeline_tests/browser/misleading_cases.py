@@ -64,14 +64,14 @@ def test_check_describes_the_day(
     """The Checks tab shows what readers get and why."""
     story.server.wait_for(lambda: story.server.check_status(days.WAREHOUSE, partition, "readable") == status)
     pages = DagsterPages(page=page, server=story.server)
-    pages.open_check(CHECK_PAGE, partition)
+    pages.open_check(CHECK_PAGE, "readable", partition)
     assert pages.shows(description)
 
 
 def test_invalid_customer_has_no_result(story: Story, page: Page) -> None:
     """It is neither passed nor failed."""
     pages = DagsterPages(page=page, server=story.server)
-    pages.open_check(CHECK_PAGE, days.INVALID_CUSTOMER)
+    pages.open_check(CHECK_PAGE, "readable", days.INVALID_CUSTOMER)
     assert not page.get_by_text("Passed", exact=True).locator("visible=true").count()
 
 

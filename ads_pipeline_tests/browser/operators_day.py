@@ -72,7 +72,7 @@ def test_operators_day(demo: DemoServer, page: Page) -> None:
     page.get_by_placeholder("Filter metadata keys").evaluate("each => each.scrollIntoView()")
     pages.picture("dagster-report", above="days")  # the next row is a path of this machine
     demo.server.wait_for(lambda: demo.server.check_status(WAREHOUSE.split("/"), day, "readable") == "failed")
-    pages.open_check(WAREHOUSE, day)
+    pages.open_check(WAREHOUSE, "readable", day)
     assert pages.shows(f"Rejected: {REASON}")
     pages.picture("dagster")
 
@@ -81,13 +81,13 @@ def test_operators_day(demo: DemoServer, page: Page) -> None:
         [RAW, WAREHOUSE], day.customer_id, f"[{day.logical_date - timedelta(days=1)}...{day.logical_date}]"
     )
     demo.server.wait_for(lambda: demo.server.check_status(WAREHOUSE.split("/"), day, "readable") == "succeeded")
-    pages.open_check(WAREHOUSE, day)
+    pages.open_check(WAREHOUSE, "readable", day)
     assert pages.shows("Readable: accepted")
 
     withdrawn = demo.command_line.process("state", "withdraw", str(day), "--reason", "wrong account", "--yes")
     assert withdrawn.code == 0, withdrawn.err
     demo.server.wait_for(lambda: demo.server.check_status(WAREHOUSE.split("/"), day, "readable") == "failed")
-    pages.open_check(WAREHOUSE, day)
+    pages.open_check(WAREHOUSE, "readable", day)
     assert pages.shows("Hidden: withdrawn")
 
 

@@ -49,11 +49,11 @@ class DagsterPages:
         self.open("assets")
         self.page.get_by_test_id("checkbox-raw/campaign_daily").wait_for(state="attached")
 
-    def open_check(self, asset: str, partition: Partition) -> None:
-        """Open the only check of an asset at one partition."""
+    def open_check(self, asset: str, check: str, partition: Partition) -> None:
+        """Open a check of an asset at one partition."""
         name = partition if isinstance(partition, str) else partition.dagster_key
         customer, _, day = name.rpartition("|")
-        self.open(f"assets/{asset}?view=checks")
+        self.open(f"assets/{asset}?view=checks&checkDetail={check}")
         self.page.get_by_text("Execution history").wait_for()
         self.page.get_by_text("Partitions", exact=True).last.click()
         for dimension, value in (("customer", customer), ("date", day)):

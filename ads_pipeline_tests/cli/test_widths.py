@@ -108,7 +108,9 @@ def _fill(ledger: Ledger) -> None:
         Account(source="google_ads", customer_id="2046619385", status=CANCELED, name=NAME[:40]),
     ]
     ledger.accounts.record("google_ads", accounts)
-    parking = Parking(source="google_ads", scope="query", name=f"{QUERY[:58]}_other", error_class="unknown_field", why=REASON)
+    parking = Parking(
+        source="google_ads", scope="query", name=f"{QUERY[:58]}_other", error_class="unknown_field", why=REASON
+    )
     ledger.actions.park(parking, action_request("park"))
 
 
