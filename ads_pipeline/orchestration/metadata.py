@@ -49,16 +49,20 @@ def find_targets(
 def describe_run(registered: RegisteredRun, notes: Mapping[str, Any] = EMPTY) -> dict[str, Any]:
     """Describe a registered run. A damaged run has neither rows nor a schema version.
 
+    Figures are texts, because Dagster plots numbers over all partitions, whatever their customers and currencies.
     `notes` are what the extractor of this deployment noted in the seal.
     """
     count = registered.record_count or 0
     return {
         "run_id": registered.run.run_id,
-        "rows": f"{count:,}",  # a number would be plotted over the partitions of all customers
-        "dagster/partition_row_count": dg.MetadataValue.int(count),
+        "rows": f"{count:,}",
         "schema_version": registered.schema_version or "unknown: the run is damaged",
-        **{name: notes[name] for name in SHOWN_NOTES if notes.get(name) is not None},
+        **{name: _as_text(notes[name]) for name in SHOWN_NOTES if notes.get(name) is not None},
     }
+
+
+def _as_text(note: Any) -> Any:
+    return str(note) if isinstance(note, int) and not isinstance(note, bool) else note
 
 
 def describe_load(
@@ -66,14 +70,13 @@ def describe_load(
 ) -> dict[str, Any]:
     """Describe what readers see, and the change from what they saw before. Costs are in micros of the currency.
 
-    Figures are texts, because Dagster plots numbers over all partitions, whatever their customers and currencies.
+    Figures are texts, as in `describe_run`.
     """
     metadata: dict[str, Any] = {
         "run_id": after.run.run_id,
         "rows": f"{after.record_count:,}",
-        "dagster/partition_row_count": dg.MetadataValue.int(after.record_count),
         "schema_version": after.schema_version,
-        "table_version": dg.MetadataValue.int(after.table_version),
+        "table_version": str(after.table_version),
         "raw_run": dg.MetadataValue.url(partition_page(raw_asset_key(after.run.key.query_name), after.run.key)),
     }
     if cost is not None:

@@ -108,9 +108,8 @@ def _fill(ledger: Ledger) -> None:
         Account(source="google_ads", customer_id="2046619385", status=CANCELED, name=NAME[:40]),
     ]
     ledger.accounts.record("google_ads", accounts)
-    parking = Parking(
-        source="google_ads", scope="query", name=f"{QUERY[:58]}_other", error_class="unknown_field", why=REASON
-    )
+    other = f"{QUERY[:58]}_other"
+    parking = Parking(source="google_ads", scope="query", name=other, error_class="unknown_field", why=REASON)
     ledger.actions.park(parking, action_request("park"))
 
 

@@ -111,7 +111,7 @@ def test_second_fetch_follows_a_restatement(server: LoopbackServer, location: Lo
     shown = again.asset_materializations_for_node("raw__campaign_daily")[0].metadata
     assert shown["range"].value == [wanted[0].logical_date.isoformat(), wanted[2].logical_date.isoformat()]
     assert str(shown["request_id"].value).startswith("request-")
-    settled = (False, 103)  # 33 days old, with a lookback of 30 days
+    settled = (False, "103")  # 33 days old, with a lookback of 30 days
     assert (shown["provisional"].value, shown["query_resource_consumption"].value) == settled
     after = visible_runs(location.deployment)
     assert before.keys() == after.keys() == set(wanted[:3])

@@ -14,7 +14,7 @@ from ads_pipeline.domain.transitions import Action
 from ads_pipeline.orchestration.catalog import REPORT_KEY
 from ads_pipeline.orchestration.partitions import DATE
 from ads_pipeline_tests.ledger.builders import action_request
-from ads_pipeline_tests.orchestration.builders import WAREHOUSE, Location, open_location
+from ads_pipeline_tests.orchestration.builders import RAW, WAREHOUSE, Location, open_location
 from ads_pipeline_tests.pipeline.builders import QUERY, key, seal_invalid_run, seal_run
 
 
@@ -45,6 +45,20 @@ def test_report_lists_the_days_that_need_an_operator(location: Location) -> None
     assert rejected["customer"] == "2"
     assert str(rejected["reason"]).startswith("Rejected: cost_micros must be at least 0")
     assert [(row["customer"], row["reason"]) for row in others] == [("1", "Hidden: withdrawn by ada: on request")]
+
+
+def test_no_figure_of_a_partition_is_a_number(location: Location) -> None:
+    """Dagster plots every number over the partitions of all customers, whatever their currencies."""
+    location.add_customers(1)
+    partition = replace(key(1), logical_date=datetime.now(UTC).date() - timedelta(days=2))
+    seal_run(location.deployment, partition)
+    assert location.run([partition]).success
+    for asset in (RAW, WAREHOUSE):
+        event = location.instance.get_latest_materialization_event(asset)
+        assert event is not None
+        assert event.asset_materialization is not None
+        values = event.asset_materialization.metadata.values()
+        assert not [each for each in values if isinstance(each, dg.IntMetadataValue | dg.FloatMetadataValue)]
 
 
 def test_every_asset_has_the_path_of_the_report_and_a_description(location: Location) -> None:
