@@ -4,7 +4,7 @@ It counts the changes instead of reading the days: of a year of 100 customers it
 """
 
 import hashlib
-from datetime import UTC, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from importlib.metadata import version
 from typing import Final
 
@@ -24,19 +24,22 @@ def find_basis(ledger: LedgerReader, settings: Settings, *, now: datetime) -> st
     today = now.astimezone(UTC).date()
     since = datetime.combine(today, time.min, UTC) - BEFORE_MIDNIGHT
     changes = ledger.events.count_changes(since)
+    accounts = [each for _, each in sorted(ledger.accounts.by_id(apis.source).items())]
+    zones = ["", *{each.time_zone: each.customer_id for each in accounts}.values()]  # an account of each time zone
     basis = (
         version("ads_pipeline"),
         today,
-        [(name, rules.last_due_day(name)) for name in sorted(apis.queries)],
+        [
+            (name, rules.expect(each, name, date.max).last_due_day(now))
+            for name in sorted(apis.queries)
+            for each in zones
+        ],
         changes,
         # A run that changed nothing for this long blocks its day.
         ledger.events.count_changes(since, _round_down(now - IN_PROGRESS_LIMIT)) if changes else 0,
         ledger.audit.count_since(since),
         sorted(map(str, ledger.retry_queue.list_parkings(apis.source))),
-        [
-            (each.customer_id, each.name, each.currency_code, each.time_zone, each.lookback_days)
-            for _, each in sorted(ledger.accounts.by_id(apis.source).items())
-        ],
+        [(each.customer_id, each.name, each.currency_code, each.time_zone, each.lookback_days) for each in accounts],
         settings.queries_file.read_bytes() if settings.queries_file.is_file() else b"",
     )
     return hashlib.sha256(repr(basis).encode()).hexdigest()[:16]

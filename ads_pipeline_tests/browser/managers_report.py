@@ -42,6 +42,7 @@ NAMES = {
     BIKES: ("Fahrrad Franz", "EUR", 40),
 }
 MISSING, REJECTED, LATE = date(2026, 2, 21), date(2026, 3, 4), LAST
+ACKNOWLEDGED = date(2026, 2, 14)
 RESTATED = (date(2026, 2, 3), date(2026, 2, 10))
 WIDEST = "Math.max(...[...document.querySelectorAll('table')].map((each) => each.getBoundingClientRect().right))"
 REASON = "cost_micros must be at least 0"
@@ -62,7 +63,7 @@ def fill(ledger: Ledger, clock: FakeClock) -> dict[tuple[str, date], int]:
     for customer, (_name, _currency, cost) in NAMES.items():
         for day in days_between(FIRST, LAST):
             clock.now = datetime(day.year, day.month, day.day, 6, tzinfo=UTC) + timedelta(days=1)
-            if customer == SHOES and day in (MISSING, LATE):
+            if (customer, day) in {(SHOES, MISSING), (SHOES, LATE), (BIKES, ACKNOWLEDGED)}:
                 continue
             (first,) = registered_runs(ledger, key(customer, day), "r1")
             if customer == SHOES and day == REJECTED:
@@ -82,6 +83,10 @@ def fill(ledger: Ledger, clock: FakeClock) -> dict[tuple[str, date], int]:
             publish_runs(ledger, newer)
     ledger.actions.execute(Action.WITHDRAW, [key(BIKES, FIRST)], action_request(reason="wrong account"))
     del shown[BIKES, FIRST]
+    record_verdict(ledger, rejection(registered_runs(ledger, key(BIKES, ACKNOWLEDGED), "r1")[0], REASON))
+    ledger.actions.execute(
+        Action.ACKNOWLEDGE, [key(BIKES, ACKNOWLEDGED)], action_request("known", reason="shop closed")
+    )
     clock.now = NOW - timedelta(hours=1)
     registered_runs(ledger, key(FLOWERS, LAST), "r2")
     return shown
@@ -165,13 +170,18 @@ def test_currencies_are_never_added_or_compared(report: Path, page: Page) -> Non
     assert "+200.00 EUR on 2 days, +80,000.00 JPY on 2 days" in page.locator("#change-summary").inner_text()
 
 
-def test_day_that_needs_nobody_is_listed_apart(report: Path, page: Page) -> None:
-    """A run that is not loaded yet replaces nothing, so readers see the earlier one."""
+def test_days_that_need_nobody_are_listed_apart(report: Path, page: Page) -> None:
+    """An acknowledged and a hidden day, with reason and operator."""
     page.goto(report.as_uri())
     page.get_by_role("button", name="Show all").click()
     page.get_by_role("combobox", name="Customer").fill("franz")
-    page.get_by_role("heading", name="1 day needs you").wait_for()
-    assert "withdrawn by ada: wrong account" in page.locator("#work-list").inner_text()
+    page.get_by_role("heading", name="No day needs you").wait_for()
+    page.get_by_role("heading", name="2 more days are not readable and need nobody").wait_for()
+    acknowledged, hidden = (" ".join(row.split()) for row in page.locator("#other-list tbody tr").all_inner_texts())
+    assert acknowledged.startswith("Acknowledged")
+    assert "shop closed" in acknowledged
+    assert str(ACKNOWLEDGED) in acknowledged
+    assert "withdrawn by ada: wrong account" in hidden
 
 
 @pytest.mark.parametrize("width", [420, 1_500])

@@ -112,13 +112,8 @@ def test_day_is_restated_once_the_newer_run_is_loaded(ledger: Ledger) -> None:
     assert conditions(read(ledger).queries[0], 0)[0] is Condition.RESTATED
 
 
-<<<<<<< HEAD
-def test_each_day_that_needs_an_operator_or_had_one_has_a_note(ledger: Ledger) -> None:
-    """The note has the reason, the time, the number of attempts and the operator. Hidden days are explained too."""
-=======
-def test_each_day_that_needs_an_operator_or_is_not_readable_has_a_note(ledger: Ledger) -> None:
-    """The note has the reason, the time, the number of attempts and the operator."""
->>>>>>> 30b63af (Report: unreadable days that need nobody, changes by currency, its age; journey of a manager)
+def test_each_day_that_somebody_asks_about_has_a_note(ledger: Ledger) -> None:
+    """The note has the reason, the time, the number of attempts and the operator. Hidden and unfinished ones too."""
     fill(ledger)
     content = read(ledger)
     query = content.queries[0]
@@ -126,11 +121,7 @@ def test_each_day_that_needs_an_operator_or_is_not_readable_has_a_note(ledger: L
         f"{customer},{day}"
         for customer in (0, 1)
         for day, condition in enumerate(conditions(query, customer))
-<<<<<<< HEAD
         if condition in EXPLAINED
-=======
-        if CONDITIONS[condition].needs_operator or condition is Condition.IN_PROGRESS
->>>>>>> 30b63af (Report: unreadable days that need nobody, changes by currency, its age; journey of a manager)
     }
     assert query.notes.keys() == described
     reasons = {day: content.texts[query.notes[f"0,{day - 1}"].reason] for day in (3, 4, 5, 6, 9)}

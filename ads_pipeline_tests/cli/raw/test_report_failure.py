@@ -140,7 +140,7 @@ def test_documented_reports_are_one_failure(empty_cli: CommandLine, monkeypatch:
     page = (ROOT / "docs" / "raw-format.md").read_text()
     (line,) = re.findall(r"^ads-pipeline (raw report-failure (?:.*\\\n)*.*)$", page, re.MULTILINE)
     reported = empty_cli.run(*shlex.split(line.replace("\\\n", " ")))
-    assert reported.lines[0].startswith("recorded failure 20260304T050607Z-1 of ")
+    assert reported.out.startswith("recorded failure 20260304T050607Z-1 of")
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     before = read_all_rows(empty_cli)
     monkeypatch.setenv("ADS_PIPELINE_HOME", str(empty_cli.home))

@@ -142,7 +142,7 @@ def test_wrong_payload_size_is_listed_as_damage(empty_cli: CommandLine) -> None:
     payload.write_bytes(b"")
     result = empty_cli.run("raw", "list", *ALL)
     assert result.lines[2].split() == ["2026-02-01", "r1", "damaged", "unregistered"]
-    assert f"{torn.path}: the payload has 0 bytes" in "".join(result.lines)
+    assert f"{torn.path}: the payload has 0 bytes" in " ".join(result.lines)
     assert result.lines[-1] == "2 sealed runs: 2 unregistered; 1 damaged"
     assert max(map(len, result.lines)) <= 80
     (broken, _sound) = empty_cli.run("raw", "list", *ALL, "--json").objects
@@ -206,7 +206,7 @@ def test_verify_finds_changed_payload(empty_cli: CommandLine) -> None:
     assert empty_cli.run("raw", "list", *ALL).lines[-1] == "2 sealed runs: 2 unregistered"
     result = empty_cli.run("raw", "verify", *ALL)
     assert (result.code, result.err) == (1, "")
-    assert "".join(result.lines).startswith(f"{changed.path}: the payload's sha256 is not the seal's")
+    assert " ".join(result.lines).startswith(f"{changed.path}: the payload's sha256 is not the seal's")
     assert result.lines[-1] == "1 of 2 sealed runs damaged"
     found = empty_cli.run("raw", "verify", *ALL, "--json")
     assert [(each["run_id"], each["damage"]) for each in found.objects] == [
