@@ -43,6 +43,7 @@ test-wheel: .venv/ready ## Install the built wheel with resolved requirements an
 
 # Playwright drives the installed Chromium. It is not in the lock file, because nothing else needs it.
 CHROMIUM ?= $(firstword $(foreach name,chromium chromium-browser google-chrome,$(shell command -v $(name))))
+BROWSER_TESTS := managers_report operators_day misleading_cases
 test-browser: export CHROMIUM := $(CHROMIUM)
 test-browser: ## Follow an operator's day in the UI with Chromium; renews docs/images
 	@test -n "$(CHROMIUM)" || { \
@@ -55,7 +56,7 @@ test-browser: ## Follow an operator's day in the UI with Chromium; renews docs/i
 		echo "  make .venv/ready && $(BIN)/uv pip install --group browser" >&2; exit 1; }
 	@test -n "$(CHROMIUM)"
 	@$(MAKE) --no-print-directory .venv/ready
-	$(BIN)/pytest ads_pipeline_tests/browser/operators_day.py ads_pipeline_tests/browser/misleading_cases.py
+	$(BIN)/pytest -n 0 $(BROWSER_TESTS:%=ads_pipeline_tests/browser/%.py)
 
 soak: .venv/ready ## Run the same tests with 25 times the examples of every property; takes hours
 	SOAK=25 $(PYTEST) --timeout 0

@@ -39,6 +39,7 @@ def find_basis(ledger: LedgerReader, settings: Settings, *, now: datetime) -> st
         ledger.events.count_changes(since, _round_down(now - IN_PROGRESS_LIMIT)) if changes else 0,
         ledger.audit.count_since(since),
         sorted(map(str, ledger.retry_queue.list_parkings(apis.source))),
+        rules.holds,
         [(each.customer_id, each.name, each.currency_code, each.time_zone, each.lookback_days) for each in accounts],
         settings.queries_file.read_bytes() if settings.queries_file.is_file() else b"",
     )

@@ -45,8 +45,10 @@ class Journey:
         step = Step(text, commands=commands)
         self.steps.append(step)
         begun, self._is_running = time.monotonic(), True
-        yield
-        step.seconds, self._is_running = time.monotonic() - begun, False
+        try:
+            yield
+        finally:
+            step.seconds, self._is_running = time.monotonic() - begun, False
 
     def count_click(self) -> None:
         """Count a click of the step that runs."""

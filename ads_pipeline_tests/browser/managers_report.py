@@ -55,7 +55,14 @@ def key(customer: str, day: date) -> PartitionKey:
 def fill(ledger: Ledger, clock: FakeClock) -> dict[tuple[str, date], int]:
     """Seven weeks of three customers: some days missing, rejected or restated. Returns the cost that readers see."""
     accounts = [
-        Account(source="google_ads", customer_id=customer, status=ENABLED, name=name, currency_code=currency)
+        Account(
+            source="google_ads",
+            customer_id=customer,
+            status=ENABLED,
+            name=name,
+            currency_code=currency,
+            time_zone="UTC",
+        )
         for customer, (name, currency, _cost) in NAMES.items()
     ]
     ledger.accounts.record("google_ads", accounts)
@@ -84,9 +91,8 @@ def fill(ledger: Ledger, clock: FakeClock) -> dict[tuple[str, date], int]:
     ledger.actions.execute(Action.WITHDRAW, [key(BIKES, FIRST)], action_request(reason="wrong account"))
     del shown[BIKES, FIRST]
     record_verdict(ledger, rejection(registered_runs(ledger, key(BIKES, ACKNOWLEDGED), "r1")[0], REASON))
-    ledger.actions.execute(
-        Action.ACKNOWLEDGE, [key(BIKES, ACKNOWLEDGED)], action_request("known", reason="shop closed")
-    )
+    known = action_request("known", reason="shop closed")
+    ledger.actions.execute(Action.ACKNOWLEDGE, [key(BIKES, ACKNOWLEDGED)], known)
     clock.now = NOW - timedelta(hours=1)
     registered_runs(ledger, key(FLOWERS, LAST), "r2")
     return shown
