@@ -14,6 +14,7 @@ from typing import Any, Final
 from ads_pipeline.domain.conditions import BLOCKED_CONDITIONS, Condition, GapReason
 from ads_pipeline.domain.partition import PartitionKey, Run, parse_key
 from ads_pipeline.domain.quota import Hold
+from ads_pipeline.domain.readability import IN_PROGRESS_LIMIT
 from ads_pipeline.domain.reason import Reason
 from ads_pipeline.domain.retry import WAITING_CLASSES, ErrorPolicy, Parked, RetryPolicy, TerminalReason
 from ads_pipeline.domain.run_events import LEDGER_TYPES, LoggedEvent
@@ -23,7 +24,7 @@ from ads_pipeline.ledger.extraction.accounts import DISCOVERY_FAILED
 from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.ledger.values import DayWindow
 from ads_pipeline.notifications.notices import Fact, Kind
-from ads_pipeline.pipeline.day_conditions import DayRules, find_days
+from ads_pipeline.pipeline.day_conditions import DayRules, describe_days, find_days
 
 FAILURE_TYPES: Final = frozenset({"VerdictRejected", "FetchFailed"})
 EVENT_TYPES: Final = FAILURE_TYPES | {
@@ -106,6 +107,18 @@ class FactFinder:
                 if since < deadline <= now:
                     reason = str(day.gap or "")
                     yield Fact.of_partition(Kind.OVERDUE, key, deadline.isoformat(), reason=reason)
+
+    def of_ended_waits(self, since: datetime, now: datetime) -> Iterator[Fact]:
+        """Yield a fact per day whose wait for a quota is over, and that no run came for in the time that it has."""
+        limit = IN_PROGRESS_LIMIT
+        ended = self.ledger.retry_queue.list_ended_waits(self.source, since - limit, now - limit)
+        if not ended:
+            return
+        rules = self.read_rules(now)
+        for key, day in describe_days(self.ledger, ended, rules).items():
+            if day.condition in OVERDUE:
+                deadline = rules.deadline(key).isoformat()
+                yield Fact.of_partition(Kind.OVERDUE, key, deadline, reason=str(day.gap or ""))
 
     def _find_passed(self, rules: DayRules, query_name: str, since: datetime) -> DayWindow | None:
         """The days of a query whose deadline has passed since a time in one of the time zones."""

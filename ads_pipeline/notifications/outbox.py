@@ -115,6 +115,7 @@ class Outbox:
             [
                 *finder.of_events(events),
                 *finder.of_deadlines(self.deadlines_at, now),
+                *finder.of_ended_waits(self.deadlines_at, now),
                 *of_parkings(parking for name, parking in parkings.items() if name not in self.parkings),
                 *of_holds(hold for name, hold in holds.items() if name not in self.parkings),
                 *(fact for cause, facts in (blocked or {}).items() if cause not in self.blocked for fact in facts),

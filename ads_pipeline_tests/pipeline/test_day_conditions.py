@@ -17,6 +17,7 @@ from ads_pipeline.domain.transitions import Action
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.values import DayWindow
 from ads_pipeline.notifications.finding import FactFinder
+from ads_pipeline.notifications.notices import Kind
 from ads_pipeline.pipeline.day_conditions import DayRules, describe_days, find_days, find_gaps
 from ads_pipeline.pipeline.extraction.account_days import AccountDays
 from ads_pipeline_tests.ledger.builders import FakeClock, accepted_runs, action_request, key, publish_runs, run
@@ -104,7 +105,7 @@ def test_overdue_day_is_notified_at_the_deadline_of_its_account(accounts: Ledger
     assert told(evening, datetime(2026, 2, 13, tzinfo=UTC)) == {("4", day[11])}
 
 
-@pytest.mark.invariant("L2")
+@pytest.mark.invariant("L2", "L9")
 def test_wait_for_a_quota_needs_nobody(accounts: Ledger, clock: FakeClock) -> None:
     """Neither a day whose fetch met the quota nor one that was not tried meanwhile. Each says until when."""
     clock.now, until = NOON, NOON + timedelta(hours=3)
@@ -120,7 +121,15 @@ def test_wait_for_a_quota_needs_nobody(accounts: Ledger, clock: FakeClock) -> No
     assert {day.reason for day in waiting.values()} == {
         "its fetch waits for the quota: it is tried again from 2026-02-12 15:00 UTC on"
     }
-    assert {met, untried} <= find(accounts, until + timedelta(hours=6)).keys()
+    over = until + timedelta(hours=6)
+    assert {met, untried} <= find(accounts, over).keys()
+    finder = FactFinder(
+        ledger=accounts, source="google_ads", policy=POLICY, read_rules=lambda now: rules(accounts, now)
+    )
+    second = timedelta(seconds=1)
+    assert {fact.key for fact in finder.of_deadlines(NOON - second, NOON)}.isdisjoint({met, untried})
+    assert list(finder.of_ended_waits(NOON, over - second)) == []
+    assert [(fact.kind, fact.key) for fact in finder.of_ended_waits(over - second, over)] == [(Kind.OVERDUE, met)]
 
 
 def test_outage_without_a_known_end_needs_somebody(accounts: Ledger, clock: FakeClock) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 import sqlalchemy as sa
 
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.quota import Hold
+from ads_pipeline.domain.quota import QUOTA_EXHAUSTED, Hold
 from ads_pipeline.domain.retry import (
     PARKING_SCOPES,
     AttemptEnd,
@@ -47,6 +47,7 @@ from ads_pipeline.ledger.row_mapping import (
     decode_key,
     encode_key,
     encode_key_by_name,
+    key_of_table,
     pick_fields,
     read_clock,
 )
@@ -99,6 +100,17 @@ class RetryQueue:
     def find_scheduled(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, ScheduledRetry]:
         """The scheduled retry of each partition that has one."""
         return {decode_key(row): _read_scheduled_retry(row) for row in self._read(_READ_SCHEDULED, keys)}
+
+    def list_ended_waits(self, source: str, since: datetime, until: datetime) -> list[PartitionKey]:
+        """The partitions whose wait for a quota ended after `since` and until then, and that were not tried again."""
+        ended = (
+            retry_schedule.c.source == source,
+            retry_schedule.c.error_class == QUOTA_EXHAUSTED,
+            retry_schedule.c.due_at > since,
+            retry_schedule.c.due_at <= until,
+        )
+        statement = sa.select(*key_of_table(retry_schedule)).where(*ended)
+        return sorted(decode_key(row) for row in self._transact(lambda c: c.execute(statement).all()))
 
     def list_failed_rereads(self, source: str, query_name: str, since: date) -> list[PartitionKey]:
         """The successes whose last fetch failed after their run was accepted."""
