@@ -144,7 +144,7 @@ def test_wrong_payload_size_is_listed_as_damage(empty_cli: CommandLine) -> None:
     assert result.lines[2].split() == ["2026-02-01", "r1", "damaged", "unregistered"]
     assert f"{torn.path}: the payload has 0 bytes" in " ".join(result.lines)
     assert result.lines[-1] == "2 sealed runs: 2 unregistered; 1 damaged"
-    assert max(map(len, result.lines)) <= 80
+    assert [line for line in result.lines if len(line) > 80] == [f"{torn.path}:"]  # a path is not broken
     (broken, _sound) = empty_cli.run("raw", "list", *ALL, "--json").objects
     assert (broken["run_id"], broken["ledger"]) == ("r1", "unregistered")
     assert broken["damage"].startswith("the payload has 0 bytes")
