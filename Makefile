@@ -43,7 +43,7 @@ test-wheel: .venv/ready ## Install the built wheel with resolved requirements an
 
 # Playwright drives the installed Chromium. It is not in the lock file, because nothing else needs it.
 CHROMIUM ?= $(firstword $(foreach name,chromium chromium-browser google-chrome,$(shell command -v $(name))))
-BROWSER_TESTS := managers_report operators_day misleading_cases
+BROWSER_TESTS := managers_report first_hour operators_day misleading_cases
 test-browser: export CHROMIUM := $(CHROMIUM)
 test-browser: ## Follow an operator's day in the UI with Chromium; renews docs/images
 	@test -n "$(CHROMIUM)" || { \

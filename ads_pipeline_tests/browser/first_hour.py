@@ -52,7 +52,7 @@ class Deployment:
         assert done.code == 0, done.err
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def page() -> Iterator[Page]:
     with open_browser() as opened:
         yield opened
@@ -120,9 +120,6 @@ def test_new_user_gets_an_answer(deployment: Deployment, page: Page) -> None:
 def test_operator_makes_a_red_day_green(deployment: Deployment, page: Page) -> None:
     """The check names the reason and the next command. After the corrected run, the same page is green by itself."""
     journey, day, server = Journey("an operator from red to green"), deployment.bad_day, deployment.server
-    pages = DagsterPages(page=page, server=server)
-    page = page.context.new_page()
-    page.set_default_timeout(300_000)
     pages = DagsterPages(page=page, server=server)
     journey.watch(page)
     with journey.step("find the red day in the catalogue"):
