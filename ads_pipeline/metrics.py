@@ -7,7 +7,7 @@ All are gauges, so that tools which know only the older Prometheus text read the
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import datetime
 from importlib.metadata import version
 from typing import Final
 
@@ -16,6 +16,7 @@ from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from ads_pipeline.domain.conditions import NEEDS_OPERATOR, QUIET_CONDITIONS, Condition
+from ads_pipeline.domain.expected_days import ExpectedDays
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.readability import DayCondition
 from ads_pipeline.domain.retry import Lane
@@ -111,7 +112,7 @@ class MetricsReader(Collector):
         }
         return samples
 
-    def _find_days(self, query_name: str, first_days: Mapping[str, date]) -> dict[PartitionKey, DayCondition]:
+    def _find_days(self, query_name: str, first_days: Mapping[str, ExpectedDays]) -> dict[PartitionKey, DayCondition]:
         apis = self.settings.google_apis
         window = DayWindow(source=self._source, query_name=query_name, since=apis.start_date, until=self.now.date())
         rules = DayRules.read(self.ledger, self.settings, now=self.now)

@@ -60,6 +60,9 @@ def _stop(spark: SparkSession) -> None:
     thread = threading.Thread(target=spark.stop, name="release-session", daemon=True)
     thread.start()
     thread.join(SECONDS_TO_RELEASE)
+    if thread.is_alive():
+        client: Any = spark.client
+        client.close()  # its threads would keep the process until the server answers
 
 
 def _connect_to_engine(settings: Settings) -> SparkSession | None:

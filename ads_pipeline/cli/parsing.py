@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ads_pipeline.pipeline.readers import Readers
 
 OTHER_DATE: Final = re.compile(r"([0-9]{4})[-/.]?([0-9]{1,2})[-/.]?([0-9]{1,2})")  # spelt otherwise, year first
+_PRINTED_BY_GOOGLE: Final = re.compile(r"[0-9]{3}-[0-9]{3}-[0-9]{4}")
 SHORTEST_RUN_PREFIX: Final = 4  # characters; Dagster's UI shows the first eight
 
 
@@ -58,7 +59,9 @@ def parse_day(text: str) -> date:
 
 
 def parse_customer(text: str) -> str:
-    """Check a customer id. Raises BadName, which suggests the digits of one with hyphens."""
+    """The digits of a customer id, also of one with hyphens as Google prints it. Raises BadName for another text."""
+    if _PRINTED_BY_GOOGLE.fullmatch(text):
+        return text.replace("-", "")
     return _parse(text, partial(validate_name, "customer_id"), re.sub(r"[-\s]", "", text))
 
 
@@ -75,7 +78,11 @@ def _parse(text: str, parse: Callable[[str], Value], spelling: str) -> Value:
 
 
 def parse_partition(word: str, settings: Settings) -> PartitionKey:
-    """Parse a partition, adding the source when it is left out. Raises BadName for an invalid one."""
+    """Parse a partition, adding the source when it is left out. Raises BadName for an invalid one.
+
+    The customer may have hyphens as Google prints them.
+    """
+    word = "/".join(parse_customer(part) if _PRINTED_BY_GOOGLE.fullmatch(part) else part for part in word.split("/"))
     is_short = word.count("/") == 2  # noqa: PLR2004 - customer/query/date
     return parse_key(f"{settings.google_apis.source}/{word}" if is_short else word)
 

@@ -235,7 +235,7 @@ def _find(
             return recorded
         is_readable = recorded[0] in READABLE_CONDITIONS
         return (Condition.BLOCKED_RERUN, None) if is_readable else (Condition.BLOCKED, blocker.reason)
-    is_expected = expectation.first_day <= day and now >= expectation.deadline(day)
+    is_expected = expectation.is_expected(day, is_recorded=facts is not None) and now >= expectation.deadline(day)
     if (is_expected or facts is not None) and _is_out_of_reach(facts, day, expectation):
         return Condition.UNRECOVERABLE, GapReason.OUT_OF_REACH
     if is_expected and is_parked:

@@ -7,7 +7,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any, Final
 
@@ -24,7 +24,7 @@ from ads_pipeline.ledger.extraction.accounts import DISCOVERY_FAILED
 from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.ledger.values import DayWindow
 from ads_pipeline.notifications.notices import Fact, Kind
-from ads_pipeline.pipeline.day_conditions import DayRules, describe_days, find_days
+from ads_pipeline.pipeline.day_conditions import NONE_EXPECTED, DayRules, describe_days, find_days
 
 FAILURE_TYPES: Final = frozenset({"VerdictRejected", "FetchFailed"})
 EVENT_TYPES: Final = FAILURE_TYPES | {
@@ -122,7 +122,7 @@ class FactFinder:
 
     def _find_passed(self, rules: DayRules, query_name: str, since: datetime) -> DayWindow | None:
         """The days of a query whose deadline has passed since a time in one of the time zones."""
-        expectations = [rules.expect(each, query_name, date.max) for each in rules.one_of_each_zone]
+        expectations = [rules.expect(each, query_name, NONE_EXPECTED) for each in rules.one_of_each_zone]
         due = [(each.last_due_day(since) + timedelta(days=1), each.last_due_day(rules.now)) for each in expectations]
         passed = [(first, last) for first, last in due if first <= last]
         if not passed:

@@ -16,7 +16,12 @@ from ads_pipeline.domain.transitions import Outcome
 from ads_pipeline.orchestration.batching import batched_events
 from ads_pipeline.orchestration.complete_check import report_complete
 from ads_pipeline.orchestration.metadata import describe_status, describe_verdict, find_targets
-from ads_pipeline.orchestration.partitions import parse_partition_names, raw_asset_key, warehouse_asset_key
+from ads_pipeline.orchestration.partitions import (
+    find_refused_names,
+    parse_partition_names,
+    raw_asset_key,
+    warehouse_asset_key,
+)
 from ads_pipeline.orchestration.resources import RunResources, SparkResource, claim_partitions
 from ads_pipeline.pipeline.day_conditions import DayRules, describe_days
 from ads_pipeline.pipeline.next_steps import find_next_commands
@@ -56,6 +61,7 @@ def build_valid_check(name: str, *, partitions: dg.MultiPartitionsDefinition) ->
         with batched_events(context.instance):
             yield from _evaluate_verdicts(context, run_resources, raw_asset_key(name), granted, judged)
             yield from _repeat_verdicts(context, run_resources, name)
+            yield from _evaluate_refused(context, raw_asset_key(name), VALID)
         yield dg.Output(None)
 
     return valid
@@ -147,6 +153,7 @@ def build_readable_check(name: str, *, partitions: dg.MultiPartitionsDefinition)
         commands = find_next_commands(run_resources.ledger, not_passed, run_resources.settings.retry_policy)
         with batched_events(context.instance):
             yield from _evaluate_days(context, warehouse_asset_key(name), described, commands)
+            yield from _evaluate_refused(context, warehouse_asset_key(name), READABLE)
         if context.run.asset_check_selection is not None:  # a run of single checks; others run `complete` too
             report_complete(context.instance, run_resources, name)
         yield dg.Output(None)
@@ -175,6 +182,22 @@ def _evaluate_days(
             description=f"{day.text.label}: {day.reason}",
             metadata=describe_condition(day, commands.get(key) or f"ads-pipeline state why {key}"),
             target_materialization_data=targets.get(key),
+        )
+
+
+def _evaluate_refused(
+    context: dg.AssetCheckExecutionContext, asset: dg.AssetKey, check: str
+) -> Iterator[dg.AssetCheckEvaluation]:
+    """Yield a warning for each partition of an invalid customer, which nothing is judged or loaded of."""
+    for name, problem in find_refused_names(context.partition_keys).items():
+        yield dg.AssetCheckEvaluation(
+            asset_key=asset,
+            check_name=check,
+            partition=name,
+            passed=False,
+            blocking=False,
+            severity=dg.AssetCheckSeverity.WARN,
+            description=f"Left out: {problem}",
         )
 
 

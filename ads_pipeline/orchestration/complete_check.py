@@ -23,6 +23,7 @@ from ads_pipeline.pipeline.day_conditions import UNREADABLE, DayRules, find_gaps
 from ads_pipeline.settings import Settings
 
 COMPLETE: Final = "complete"
+MAX_SINGLE: Final = 100
 
 
 def build_complete_check(name: str) -> dg.AssetChecksDefinition:
@@ -54,11 +55,12 @@ def evaluate_complete(
     """Evaluate all expected days of a query: failed when a day needs somebody, a warning when one is not readable."""
     apis = settings.google_apis
     window = DayWindow(source=apis.source, query_name=name, since=apis.start_date, until=now.date())
+    first_days = ledger.days.first_days(apis.source)
     found = find_gaps(
         ledger,
         window,
         UNREADABLE.union(NEEDS_OPERATOR),
-        first_days=ledger.days.first_days(apis.source),
+        first_days=first_days,
         rules=DayRules.read(ledger, settings, now=now),
     )
     days = sorted(found.days.items(), key=lambda each: urgency(each[1].condition, each[0].logical_date))
@@ -66,6 +68,8 @@ def evaluate_complete(
     metadata: dict[str, Any] = {"expected": str(found.expected), **{name: str(each) for name, each in counts.items()}}
     if days:
         metadata["next_command"] = f"ads-pipeline state inspect --query {name}"
+    if single := first_days.describe_single([name], apis.start_date):
+        metadata["not_expected"] = "\n".join(single[:MAX_SINGLE])
     needed = sum(day.condition in NEEDS_OPERATOR for _key, day in days)
     return dg.AssetCheckEvaluation(
         asset_key=warehouse_asset_key(name),

@@ -42,6 +42,13 @@ def parse_partition_names(
     return sorted(parse_dagster_key(name, source=source, query_name=query_name) for name in valid)
 
 
+def find_refused_names(names: Iterable[str]) -> dict[str, BadName]:
+    """Return the partition names of invalid customers, and why. Those of a customer with a bar cannot be read."""
+    customers = {str(name): str(name).rpartition("|")[0] for name in names}
+    invalid = find_invalid_customers(customers.values())
+    return {name: invalid[each] for name, each in customers.items() if each in invalid and each and "|" not in each}
+
+
 def find_invalid_customers(customers: Iterable[str]) -> dict[str, BadName]:
     """Return the customers whose names break the rule, because the Dagster UI accepts any text.
 

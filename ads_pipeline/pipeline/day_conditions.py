@@ -15,12 +15,13 @@ from ads_pipeline.contracts.registry import DeclaredVersions
 from ads_pipeline.domain.conditions import READABLE_CONDITIONS, Condition
 from ads_pipeline.domain.day_facts import DayFacts
 from ads_pipeline.domain.expectation import DEFAULT_DUE_AFTER, Expectation
+from ads_pipeline.domain.expected_days import ExpectedDays
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.quota import QUOTA_EXHAUSTED, Hold
 from ads_pipeline.domain.readability import DayCondition, ParkedSource, describe_day
 from ads_pipeline.ledger.control.retries import Parking
 from ads_pipeline.ledger.ledger import LedgerReader
-from ads_pipeline.ledger.state.days import FirstDays
+from ads_pipeline.ledger.state.first_days import FirstDays
 from ads_pipeline.ledger.values import DayWindow
 from ads_pipeline.pipeline.extraction.account_days import AccountDays
 from ads_pipeline.query_file import GoogleApis
@@ -35,6 +36,7 @@ ABSENT_CONDITIONS: Final = frozenset(
         Condition.UNRECOVERABLE,
     }
 )
+NONE_EXPECTED: Final = ExpectedDays()
 UNREADABLE: Final = frozenset(Condition) - READABLE_CONDITIONS - {Condition.NOT_EXPECTED}
 
 
@@ -74,7 +76,7 @@ class DayRules:
 
     def deadline(self, key: PartitionKey) -> datetime:
         """The time at which the day's report should be readable."""
-        return self.expect(key.customer_id, key.query_name, date.max).deadline(key.logical_date)
+        return self.expect(key.customer_id, key.query_name, NONE_EXPECTED).deadline(key.logical_date)
 
     @property
     def one_of_each_zone(self) -> set[str]:
@@ -82,10 +84,11 @@ class DayRules:
         accounts = self.accounts.accounts.values() if self.accounts else ()
         return {"", *{each.time_zone: each.customer_id for each in accounts}.values()}
 
-    def expect(self, customer_id: str, query_name: str, first_day: date) -> Expectation:
+    def expect(self, customer_id: str, query_name: str, days: ExpectedDays) -> Expectation:
         """What is expected of a customer's days of a query."""
         expected = Expectation(
-            first_day=first_day,
+            first_day=days.first,
+            single=days.single,
             due_after=self.due_after.get(query_name, DEFAULT_DUE_AFTER),
             held_until=self._find_hold(customer_id),
             has_contract=partial(self.has_contract, query_name),
@@ -133,7 +136,8 @@ def describe_days(
         acknowledged = ledger.days.acknowledged(window)
         parked = find_parked(ledger.retry_queue.list_parkings(source), query_name, customers)
         expectations = {
-            customer: rules.expect(customer, query_name, first_days.get(customer, date.max)) for customer in customers
+            customer: rules.expect(customer, query_name, first_days.get(customer, NONE_EXPECTED))
+            for customer in customers
         }
         for key in group:
             described[key] = describe_day(
@@ -152,14 +156,16 @@ def find_days(
     window: DayWindow,
     conditions: Collection[Condition],
     *,
-    first_days: Mapping[str, date],
+    first_days: Mapping[str, ExpectedDays],
     rules: DayRules,
 ) -> dict[PartitionKey, DayCondition]:
     """Find the days of a query with one of the conditions, by day and customer.
 
-    `first_days` has the first expected day of each customer.
+    `first_days` has the expected days of each customer.
     """
-    expectations = {customer: rules.expect(customer, window.query_name, day) for customer, day in first_days.items()}
+    expectations = {
+        customer: rules.expect(customer, window.query_name, days) for customer, days in first_days.items()
+    }
     facts: dict[tuple[str, date], DayFacts | None] = {}
     if ABSENT_CONDITIONS & set(conditions):
         due = max((each.last_due_day(rules.now) for each in expectations.values()), default=date.min)
@@ -173,7 +179,7 @@ def find_days(
     parked = find_parked(ledger.retry_queue.list_parkings(window.source), window.query_name, customers)
     found: dict[PartitionKey, DayCondition] = {}
     for customer, day in sorted(facts, key=lambda each: (each[1], each[0])):
-        expectation = expectations.get(customer) or rules.expect(customer, window.query_name, date.max)
+        expectation = expectations.get(customer) or rules.expect(customer, window.query_name, NONE_EXPECTED)
         described = describe_day(
             facts[customer, day],
             day,
@@ -209,9 +215,9 @@ def find_gaps(
         customer: min(window.until, rules.expect(customer, window.query_name, start).last_due_day(rules.now))
         for customer, start in starts.items()
     }
-    expected = sum(max(0, (due[each] - max(start, window.since)).days + 1) for each, start in starts.items())
+    expected = sum(each.count(window.since, due[customer]) for customer, each in starts.items())
     early = sum(
-        key.customer_id not in starts or not starts[key.customer_id] <= key.logical_date <= due[key.customer_id]
+        key.logical_date > due.get(key.customer_id, date.min) or not starts[key.customer_id].covers(key.logical_date)
         for key in days
     )
     return Gaps(days=days, expected=expected + early)

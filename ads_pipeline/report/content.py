@@ -23,7 +23,7 @@ from ads_pipeline.domain.readability import DayCondition, ParkedSource, describe
 from ads_pipeline.domain.retry import RetryPolicy
 from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.ledger.values import DayWindow
-from ads_pipeline.pipeline.day_conditions import DayRules, find_parked
+from ads_pipeline.pipeline.day_conditions import NONE_EXPECTED, DayRules, find_parked
 from ads_pipeline.pipeline.next_steps import DAYS, find_next_commands
 
 MICROS: Final = 1_000_000
@@ -88,6 +88,9 @@ class ReportContent:
     queries: list[QueryContent]
     texts: list[str]
     counts: dict[Condition, int]
+    single: list[str] = field(
+        default_factory=list
+    )  # which days are not expected, beside single days that were fetched
 
 
 @dataclass(slots=True)
@@ -118,7 +121,7 @@ class ReportReader:
         """Read the days up to `until`, from `since` or the first fetched day, of all customers with one."""
         first_days = self.ledger.days.first_days(self.source)
         customers = first_days.customers
-        since = min(max(since, min(first_days.days.values(), default=since)), until)
+        since = min(max(since, first_days.earliest or since), until)
         parkings = self.ledger.retry_queue.list_parkings(self.source)
         days = list(days_between(since, until))
         texts, counts = _Texts(), dict.fromkeys(Condition, 0)
@@ -140,7 +143,7 @@ class ReportReader:
                 builder.add_customer(
                     customer,
                     facts.get(customer, {}),
-                    self.rules.expect(customer, name, starts.get(customer, date.max)),
+                    self.rules.expect(customer, name, starts.get(customer, NONE_EXPECTED)),
                     parked.get(customer),
                 )
                 for customer in customers
@@ -159,6 +162,7 @@ class ReportReader:
             queries=queries,
             texts=list(texts.numbers),
             counts=counts,
+            single=first_days.describe_single(self.rules.due_after, since),
         )
 
     def _read_facts(self, window: DayWindow) -> dict[str, dict[date, DayFacts]]:

@@ -36,6 +36,7 @@ COLORS: Final[Mapping[Condition, tuple[str, str]]] = {
     Condition.NOT_EXPECTED: ("#eceef0", "#26292d"),
 }
 # In the order in which the page needs them: the last one starts it.
+MAX_SINGLE: Final = 3
 SCRIPTS: Final = ("page.js", "work.js", "changes.js", "maps.js", "details.js")
 
 
@@ -64,7 +65,17 @@ def summarize(content: ReportContent) -> str:
     provisional = sum(reports.count(letter) for query in content.queries for reports in query.reports)
     source = f"{content.source}, {provisional:,} of them provisional" if provisional else content.source
     at = f"{content.generated_at:%Y-%m-%d %H:%M} UTC"
-    return f"{need}Readers see {readable:,} of {expected:,} expected days of {source}, as of {at}."
+    return (
+        f"{need}Readers see {readable:,} of {expected:,} expected days of {source}, as of {at}."
+        + _describe_single(content)
+    )
+
+
+def _describe_single(content: ReportContent) -> str:
+    """The first customers and queries that have single days long before the regular ones."""
+    more = len(content.single) - MAX_SINGLE
+    shown = [*content.single[:MAX_SINGLE], *([f"{more:,} more: ads-pipeline warehouse gaps"] if more > 0 else [])]
+    return "".join(f" {each}." for each in shown)
 
 
 def _encode(content: ReportContent) -> dict[str, Any]:

@@ -68,10 +68,11 @@ def test_check_describes_the_day(
     assert pages.shows(description)
 
 
-def test_invalid_customer_has_no_result(story: Story, page: Page) -> None:
-    """It is neither passed nor failed."""
+def test_days_of_an_invalid_customer_say_why(story: Story, page: Page) -> None:
+    """They have not passed, and the text names the account by its digits."""
     pages = DagsterPages(page=page, server=story.server)
     pages.open_check(CHECK_PAGE, "readable", days.INVALID_CUSTOMER)
+    assert pages.shows("this account is 2046619385")
     assert not page.get_by_text("Passed", exact=True).locator("visible=true").count()
 
 

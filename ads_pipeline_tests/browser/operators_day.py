@@ -5,8 +5,9 @@ The name of this file keeps it out of `make test`. The tests also write the scre
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import pytest
 from playwright.sync_api import Page
@@ -26,11 +27,12 @@ REASON = "cost_micros must be at least 0 in 1 row"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoServer:
-    """Dagster on the loaded demo, and the day that the validator rejected."""
+    """Dagster on the loaded demo, the day that the validator rejected, and the one without a run."""
 
     server: DagsterServer
     command_line: CommandLine
     bad_day: PartitionKey
+    late_day: PartitionKey
 
     @property
     def raw(self) -> RawRuns:
@@ -50,14 +52,22 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DemoServer]:
         query_name="campaign_daily",
         logical_date=datetime.now(UTC).date() - timedelta(days=2),
     )
+    late_day = replace(
+        bad_day, customer_id=ACCOUNTS[3].customer_id, logical_date=bad_day.logical_date + timedelta(days=1)
+    )
     with dagster_server(command_line.home, {}) as server:
-        yield DemoServer(server=server, command_line=command_line, bad_day=bad_day)
+        yield DemoServer(server=server, command_line=command_line, bad_day=bad_day, late_day=late_day)
 
 
 @pytest.fixture(scope="module")
 def page() -> Iterator[Page]:
     with open_browser() as opened:
         yield opened
+
+
+def has_failed(server: DagsterServer, day: PartitionKey) -> bool:
+    """Whether the Checks tab shows that readers get no rows of the day."""
+    return server.check_status(WAREHOUSE.split("/"), day, "readable") == "failed"
 
 
 def test_operators_day(demo: DemoServer, page: Page) -> None:
@@ -71,7 +81,10 @@ def test_operators_day(demo: DemoServer, page: Page) -> None:
     assert pages.shows(REASON)
     page.get_by_placeholder("Filter metadata keys").evaluate("each => each.scrollIntoView()")
     pages.picture("dagster-report", above="days")  # the next row is a path of this machine
-    demo.server.wait_for(lambda: demo.server.check_status(WAREHOUSE.split("/"), day, "readable") == "failed")
+    for bad in (day, demo.late_day):
+        demo.server.wait_for(partial(has_failed, demo.server, bad))
+    pages.open_check(WAREHOUSE, "readable", demo.late_day)
+    assert pages.shows("Late: no run arrived")
     pages.open_check(WAREHOUSE, "readable", day)
     assert pages.shows(f"Rejected: {REASON}")
     pages.picture("dagster")

@@ -123,8 +123,8 @@ def test_a_failure_is_one_line(error: AdsPipelineError, line: str) -> None:
     ("arguments", "message"),
     [
         (
-            ("state", "inspect", "--customer", "123-456-7890"),
-            "customer_id: '123-456-7890' is refused: 1 to 20 digits",
+            ("state", "inspect", "--customer", "123-456-789"),
+            "customer_id: '123-456-789' is refused: 1 to 20 digits",
         ),
         (("state", "inspect", "--query", "Campaign"), "query_name: 'Campaign' is refused"),
         (("state", "inspect", "--since", "2026-3-1"), "'2026-3-1' is refused: a real day written YYYY-MM-DD"),

@@ -90,7 +90,7 @@ def test_one_day_and_a_window_conflict(
     ("given", "message"),
     [
         (("--query", "campaign_dayly"), "query_name: 'campaign_dayly' is refused: did you mean campaign_daily?"),
-        (("--customer", "118-025-0317"), "without hyphens; did you mean 1180250317?"),
+        (("--customer", "118 025 0317"), "without hyphens; did you mean 1180250317?"),
         (("--customer", "12a"), "'12a' is refused: 1 to 20 digits 0-9, without hyphens\n"),
         (("--since", "2026-3-7"), "a real day written YYYY-MM-DD; did you mean 2026-03-07?"),
         (("--until", "20260307"), "a real day written YYYY-MM-DD; did you mean 2026-03-07?"),
@@ -107,6 +107,16 @@ def test_impossible_filter_is_refused(
     result = demo_cli.run(*arguments, *given, *days.get(given[0], WEEK))
     assert (result.code, result.out) == (64, "")
     assert message in result.err
+
+
+def test_customer_may_have_the_hyphens_of_google(demo_cli: DemoCommandLine) -> None:
+    """As an option and in a partition. Other groups of digits are refused."""
+    assert demo_cli.run("warehouse", "gaps", "--customer", "204-661-9385", *WEEK).out == (
+        demo_cli.run("warehouse", "gaps", "--customer", "2046619385", *WEEK).out
+    )
+    why = demo_cli.run("state", "why", "204-661-9385/campaign_daily/2026-03-07", "--json")
+    assert [each["customer_id"] for each in why.objects] == ["2046619385"]
+    assert demo_cli.run("state", "inspect", "--customer", "20-46619385").code == 64
 
 
 def test_tomorrow_is_no_error(empty_cli: CommandLine) -> None:

@@ -12,6 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from ads_pipeline.domain.conditions import BLOCKED_CONDITIONS, CONDITIONS
+from ads_pipeline.domain.expected_days import ExpectedDays
 from ads_pipeline.domain.freshness import RAW
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.retry import Lane, RetryPolicy
@@ -162,7 +163,7 @@ QUERIES: Final[Mapping[str, tuple[Query, set[str]]]] = {
         },
     ),
     "absent days": (
-        lambda ledger: list(ledger.days.absent(WINDOW, {MIDDLE.customer_id: DAY})),
+        lambda ledger: list(ledger.days.absent(WINDOW, {MIDDLE.customer_id: ExpectedDays(first=DAY)})),
         {BY_DAY, PRIMARY},
     ),
     "runs": (lambda ledger: ledger.runs.registered(MIDDLE), RUNS),

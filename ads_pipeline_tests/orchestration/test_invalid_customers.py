@@ -51,6 +51,31 @@ def test_other_partitions_of_the_run_are_loaded(location: Location, capfd: pytes
     for name in (HYPHENATED, UNKNOWN, BARRED):
         assert f"a customer was left out. customer_id: '{name}' is refused: {NAME_RULES['customer_id'][1]}" in logged
     assert "this account is 2046619385" in logged
+    for asset, check in ((RAW, "valid"), (WAREHOUSE, "readable")):
+        assert find_evaluations(location, asset, check) == {
+            f"1|{DAY}": (True, None),
+            f"2|{DAY}": (True, None),
+            f"{HYPHENATED}|{DAY}": (False, "this account is 2046619385"),
+            f"{UNKNOWN}|{DAY}": (False, NAME_RULES["customer_id"][1]),
+        }
+
+
+def find_evaluations(location: Location, asset: dg.AssetKey, check: str) -> dict[str, tuple[bool, str | None]]:
+    """Map each partition to its last result and, where the customer was left out, to the rule that the text ends."""
+    found = dict[str, tuple[bool, str | None]]()
+    records = location.instance.event_log_storage.get_asset_check_execution_history(
+        dg.AssetCheckKey(asset, check), limit=100
+    )
+    events = (each.event.dagster_event for each in records if each.event and each.event.dagster_event)
+    for event in events:
+        if event.event_type is not dg.DagsterEventType.ASSET_CHECK_EVALUATION:
+            continue
+        evaluation = event.asset_check_evaluation_data
+        text = evaluation.description or ""
+        rule = text.partition("; delete it")[0].rpartition("; ")[2].rpartition("refused: ")[2]
+        is_left_out = text.startswith("Left out: customer_id: ")
+        found.setdefault(str(evaluation.partition), (evaluation.passed, rule if is_left_out else None))
+    return found
 
 
 def test_run_of_invalid_customers_only_fails(location: Location) -> None:

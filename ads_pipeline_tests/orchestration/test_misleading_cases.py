@@ -101,11 +101,15 @@ def test_killed_run_leaves_no_wrong_colour(story: Story) -> None:
 
 
 def test_invalid_customer_is_no_failed_partition(story: Story) -> None:
-    """The run of the range succeeded for its other customer; the invalid one has neither data nor a verdict."""
+    """The run of the range succeeded for its other customer; the invalid one has no data. Its checks say why."""
     story.wait_for_check(RERUN, "failed")
     for asset, check in ((RAW, "valid"), (WAREHOUSE, "readable")):
         assert story.server.partition_status(asset, INVALID_CUSTOMER) == "missing"
-        assert story.server.check_status(asset, INVALID_CUSTOMER, check) in {"none", "skipped"}
+        assert story.server.check_status(asset, INVALID_CUSTOMER, check) == "failed"
+        result = story.server.check_result(asset, INVALID_CUSTOMER, check)
+        assert result
+        assert result["severity"] == "WARN"
+        assert "this account is 2046619385" in result["description"]
 
 
 def test_loaded_days_are_in_sync(story: Story) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from ads_pipeline.contracts.registry import SHIPPED, Contracts
 from ads_pipeline.domain.conditions import Condition, GapReason
+from ads_pipeline.domain.expected_days import ExpectedDays
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.readability import DayCondition
 from ads_pipeline.domain.transitions import Status
@@ -50,7 +51,7 @@ def describe(deployment: LocalDeployment, *keys: PartitionKey) -> list[DayCondit
     """The conditions of the days. A search for blocked days finds the same."""
     rules = has_contract(deployment.contracts)
     described = describe_days(deployment.ledger, keys, rules)
-    first_days = {each.customer_id: each.logical_date for each in keys}
+    first_days = {each.customer_id: ExpectedDays(first=each.logical_date) for each in keys}
     blocked = find_days(
         deployment.ledger, WINDOW, [Condition.BLOCKED, Condition.BLOCKED_RERUN], first_days=first_days, rules=rules
     )

@@ -15,7 +15,7 @@ from ads_pipeline.domain.conditions import CONDITIONS, Condition, urgency
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.readability import DayCondition
 from ads_pipeline.ledger.ledger import LedgerReader
-from ads_pipeline.ledger.state.days import FirstDays
+from ads_pipeline.ledger.state.first_days import FirstDays
 from ads_pipeline.ledger.values import DayWindow, StateFilter
 from ads_pipeline.pipeline.day_conditions import DayRules, find_days
 from ads_pipeline.pipeline.next_steps import DAYS, find_next_commands, name_days

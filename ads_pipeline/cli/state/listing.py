@@ -149,8 +149,10 @@ def _list_work(settings: Settings, ledger: LedgerReader, filters: StateFilters, 
     found = find_listed_days(settings, ledger, selection, (*NEEDS_OPERATOR, *UNLISTED))
     days = {key: day for key, day in found.items() if day.condition in NEEDS_OPERATOR}
     ranges, unlisted = order_ranges(days), Counter(day.condition for day in found.values())
-    first_days = ledger.days.first_days(settings.google_apis.source, selection.customer_ids or ())
-    notes = [*describe_unknown(first_days, selection.customer_ids), summarize(days)]
+    first_days = ledger.days.first_days(settings.google_apis.source, selection.customer_ids)
+    names = sorted(selection.query_names or settings.google_apis.queries)
+    single = first_days.describe_single(names, selection.since or settings.google_apis.start_date)
+    notes = [*describe_unknown(first_days, selection.customer_ids), *single, summarize(days)]
     notes += _count_hidden(len(ranges) - page.limit, "line")
     notes += [
         f"{count_of(unlisted[each], f'{name_condition(each)} day')}: --condition {each} lists them"

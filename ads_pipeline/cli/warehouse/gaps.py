@@ -50,8 +50,9 @@ def list_gaps(settings: Settings, filters: ExpectedDays, *, as_json: AsJson = Fa
 
     Without options, it lists them for every query of the query file and every customer. A customer's days are
     expected from the first fetched day of the query on. A day counts as fetched when a run was sealed or a fetch
-    failed. An account that discovery found has every query, from its first fetched day on. A day is expected once it
-    is due, which the query file says per query.
+    failed. A single day that was fetched late, and is more than a month apart from the others, is expected alone. An
+    account that discovery found has every query, from its first fetched day on. A day is expected once it is due,
+    which the query file says per query.
 
     Exit code: 0 without gaps, 1 with gaps or for a customer that is not known.
     """
@@ -70,7 +71,8 @@ def list_gaps(settings: Settings, filters: ExpectedDays, *, as_json: AsJson = Fa
             found[name] = find_gaps(ledger, window, first_days=first_days, rules=rules)
         days = {key: day for gaps in found.values() for key, day in gaps.days.items()}
         commands = find_next_commands(ledger, days, settings.retry_policy) if as_json else {}
-    notes = [*unknown, count_unreadable(len(days), sum(gaps.expected for gaps in found.values()))]
+    single = first_days.describe_single(names, since)
+    notes = [*unknown, *single, count_unreadable(len(days), sum(gaps.expected for gaps in found.values()))]
     if days:
         notes += ["next, for one of them:", f"  ads-pipeline state why {next(iter(days)).short_name}"]
     write_results(day_rows(days, commands) if as_json else (), _blocks(days), notes, as_json=as_json)

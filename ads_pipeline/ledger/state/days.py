@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date, datetime
 from typing import Any, Final
 
@@ -10,17 +10,17 @@ import sqlalchemy as sa
 
 from ads_pipeline.domain.conditions import Condition
 from ads_pipeline.domain.day_facts import Acknowledgement, DayFacts, Withdrawal
+from ads_pipeline.domain.expected_days import ExpectedDays
 from ads_pipeline.domain.partition import days_between
 from ads_pipeline.domain.reason import Reason
 from ads_pipeline.domain.retry import RETRY_POLICY
 from ads_pipeline.domain.sequences import split_batches
 from ads_pipeline.domain.transitions import Action, Outcome, Status
 from ads_pipeline.ledger import database
-from ads_pipeline.ledger.control.tables import failed_fetches
-from ads_pipeline.ledger.extraction.tables import accounts
+from ads_pipeline.ledger.state.first_days import FirstDays, read_first_days
 from ads_pipeline.ledger.state.visibility import is_judged
 from ads_pipeline.ledger.statements import Statement, query_days
-from ads_pipeline.ledger.tables import Day, instant_text, runs
+from ads_pipeline.ledger.tables import instant_text
 from ads_pipeline.ledger.values import DayWindow
 
 CUSTOMERS_PER_QUERY: Final = 1_000
@@ -201,33 +201,6 @@ GROUP BY customer_id || ''
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FirstDays:
-    """The first day of each customer and query that was fetched: with a registered run or a failed fetch.
-
-    `discovered` are the accounts that discovery found. The product fetches every query of these.
-    """
-
-    days: Mapping[tuple[str, str], date]  # by customer and query
-    discovered: frozenset[str] = frozenset()
-
-    @property
-    def customers(self) -> list[str]:
-        return sorted({customer for customer, _query in self.days})
-
-    def of_query(self, query_name: str) -> dict[str, date]:
-        """The first expected day of each customer: the first fetched day of the query.
-
-        An account that discovery found has every query, from the first fetched day of any of them. Of other
-        customers nobody knows which queries their extractor delivers, so a query without a day is not expected.
-        """
-        first: dict[str, date] = {}
-        for (customer, name), day in self.days.items():
-            if name == query_name or customer in self.discovered:
-                first[customer] = min(first.get(customer, day), day)
-        return first | {customer: day for (customer, name), day in self.days.items() if name == query_name}
-
-
 class Days:
     """The days of one query at a time."""
 
@@ -261,28 +234,21 @@ class Days:
         }
 
     def first_days(self, source: str, customers: Collection[str] | None = None) -> FirstDays:
-        """Return the first day of each customer and query that has a registered run or a failed fetch."""
-        found: dict[tuple[str, str], date] = {}
-        for table in runs, failed_fetches:
-            key = table.c.customer_id, table.c.query_name
-            statement = sa.select(*key, sa.func.min(table.c.logical_date, type_=Day())).where(
-                table.c.source == source
-            )
-            if customers is not None:
-                statement = statement.where(table.c.customer_id.in_(customers))
-            for customer, query_name, day in map(tuple, database.fetch(self._engine, statement.group_by(*key))):
-                found[customer, query_name] = min(day, found.get((customer, query_name), day))
-        known = sa.select(accounts.c.customer_id).where(accounts.c.source == source)
-        return FirstDays(days=found, discovered=frozenset(row[0] for row in database.fetch(self._engine, known)))
+        """Return which days of each customer and query are expected. A day counts that was fetched."""
+        return read_first_days(self._engine, source, customers)
 
-    def absent(self, window: DayWindow, first_days: Mapping[str, date]) -> Iterator[tuple[str, date]]:
-        """Yield each customer and day of the window without a state row, from the customer's first day on.
+    def absent(self, window: DayWindow, first_days: Mapping[str, ExpectedDays]) -> Iterator[tuple[str, date]]:
+        """Yield each customer and day of the window without a state row, from the customer's first expected day on.
 
         The days are counted first. Only those of customers with too few are read.
         """
         rows = database.fetch(self._engine, query_days(_SUMMARIES, window))
         summaries = {row.customer: (row.days, row.logical_date) for row in rows}
-        starts = {customer: max(day, window.since) for customer, day in first_days.items() if day <= window.until}
+        starts = {
+            customer: max(days.first, window.since)
+            for customer, days in first_days.items()
+            if days.first <= window.until
+        }
         incomplete = [
             customer
             for customer, start in starts.items()

@@ -15,6 +15,7 @@ import dagster as dg
 
 from ads_pipeline.domain.conditions import BLOCKED_CONDITIONS, Condition
 from ads_pipeline.domain.expectation import Expectation
+from ads_pipeline.domain.expected_days import ExpectedDays
 from ads_pipeline.domain.freshness import WAREHOUSE
 from ads_pipeline.domain.partition import PartitionKey, days_between
 from ads_pipeline.domain.readability import IN_PROGRESS_LIMIT, DayCondition
@@ -39,6 +40,7 @@ from ads_pipeline.pipeline.day_conditions import DayRules, describe_days, find_d
 
 OVERLAP: Final = timedelta(minutes=10)  # an event may become visible later than its time
 FIRST_WINDOW: Final = timedelta(days=1)
+ALWAYS: Final = ExpectedDays(first=date.min)
 INTERVAL_SECONDS: Final = 20
 CLEARING_STATUSES: Final = (dg.DagsterRunStatus.CANCELED, dg.DagsterRunStatus.FAILURE)
 DECIDED_BY_DEADLINE: Final = frozenset(
@@ -182,14 +184,14 @@ def _find_due(
     due = [
         name
         for name in query_names
-        if any(_find_due_days(since, now, rules.expect(each, name, date.min)) for each in rules.one_of_each_zone)
+        if any(_find_due_days(since, now, rules.expect(each, name, ALWAYS)) for each in rules.one_of_each_zone)
     ]
     if not due:
         return
     first_days = resources.ledger.days.first_days(resources.source_name)
     for name in due:
-        for customer, first_day in first_days.of_query(name).items():
-            for day in _find_due_days(since, now, rules.expect(customer, name, first_day)):
+        for customer, expected in first_days.of_query(name).items():
+            for day in _find_due_days(since, now, rules.expect(customer, name, expected)):
                 yield PartitionKey(
                     source=resources.source_name, customer_id=customer, query_name=name, logical_date=day
                 )
@@ -212,7 +214,7 @@ def _find_due_days(since: datetime, now: datetime, expectation: Expectation) -> 
     return [
         day
         for day in days_between(since.date() - timedelta(days=FRESH_DAYS + 2), now.date())
-        if day >= expectation.first_day
+        if expectation.is_expected(day, is_recorded=True)
         and any(since < at <= now for at in (expectation.deadline(day), expectation.end_of_freshness(day)))
     ]
 

@@ -24,7 +24,7 @@ from ads_pipeline.google_ads.ranges import cut_ranges
 from ads_pipeline.google_ads.windows import find_zone, settles_at
 from ads_pipeline.ledger.control.retries import ScheduledRetry
 from ads_pipeline.ledger.ledger import LedgerReader
-from ads_pipeline.ledger.state.days import FirstDays
+from ads_pipeline.ledger.state.first_days import FirstDays
 from ads_pipeline.ledger.values import DayWindow
 from ads_pipeline.pipeline.extraction.account_days import AccountDays
 from ads_pipeline.pipeline.staleness import PartitionStaleness, StalenessCalculator
@@ -106,7 +106,7 @@ class DueDays:
 
     def _find_missing(self, query_name: str, customers: set[str], first_days: FirstDays) -> Mapping[str, set[date]]:
         """The days that nothing is recorded of, from the first fetched day of each customer on."""
-        starts = {each: day for each, day in first_days.of_query(query_name).items() if each in customers}
+        starts = {each: days for each, days in first_days.of_query(query_name).items() if each in customers}
         missing, today = defaultdict[str, set[date]](set), self.days.now.date()
         if starts:
             window = DayWindow(
