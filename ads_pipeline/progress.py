@@ -1,10 +1,12 @@
 """Progress of long work: a bar on a terminal, lines on any other stream."""
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Protocol, TextIO
+from typing import Final, Protocol, TextIO
 
+SECONDS_WITHOUT_NEWS: Final = 5.0
 Advance = Callable[[int], None]
 
 
@@ -18,6 +20,34 @@ class ProgressReporter(Protocol):
 def no_progress(step: str, total: int) -> Iterator[Advance]:  # noqa: ARG001 - implements ProgressReporter
     """Displays nothing."""
     yield lambda _count: None
+
+
+@contextmanager
+def lines_while_waiting(
+    stream: TextIO, text: str, seconds: float = SECONDS_WITHOUT_NEWS
+) -> Iterator[Callable[[str], None]]:
+    """Write a line whenever nothing was written for some seconds. The context manager returns what writes news."""
+    started, ended, lock = time.monotonic(), threading.Event(), threading.Lock()
+    last = started
+
+    def write(line: str) -> None:
+        nonlocal last
+        with lock:
+            print(line, file=stream, flush=True)
+            last = time.monotonic()
+
+    def wait() -> None:
+        while not ended.wait(max(0.01, last + seconds - time.monotonic())):
+            if time.monotonic() - last >= seconds:
+                write(f"  {time.monotonic() - started:.0f} s: {text}")
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    try:
+        yield write
+    finally:
+        ended.set()
+        thread.join()
 
 
 def progress_on(stream: TextIO, *, unit: str = "partitions") -> ProgressReporter:

@@ -1,10 +1,13 @@
 """Progress: a bar on a terminal, lines on other streams."""
 
 import io
+import re
+import time
 
 import pytest
 
-from ads_pipeline.progress import no_progress, progress_on
+from ads_pipeline.progress import lines_while_waiting, no_progress, progress_on
+from ads_pipeline_tests.polling import wait_for
 
 
 class Terminal(io.StringIO):
@@ -39,6 +42,21 @@ def test_other_stream_gets_lines() -> None:
         "loading: 1,500 of 1,500 partitions",
     ]
     assert all(line.isprintable() for line in lines)
+
+
+def test_line_is_written_when_nothing_else_was_for_some_seconds() -> None:
+    """News are written as they are. Nothing follows the end of the work."""
+    stream = io.StringIO()
+    with lines_while_waiting(stream, "Spark works", seconds=0.2) as write:
+        write("first: done")
+        wait_for(lambda: stream.getvalue().count("Spark works") >= 2, 60)
+        write("second: done")
+    written = stream.getvalue()
+    lines = written.splitlines()
+    assert (lines[0], lines[-1]) == ("first: done", "second: done")
+    assert all(re.fullmatch(r"  \d+ s: Spark works", line) for line in lines[1:-1])
+    time.sleep(0.3)
+    assert stream.getvalue() == written
 
 
 def test_no_progress_shows_nothing(capfd: pytest.CaptureFixture[str]) -> None:

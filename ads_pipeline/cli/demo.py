@@ -22,6 +22,7 @@ from ads_pipeline.cli.warehouse.rows import query
 from ads_pipeline.demo.reports import ACCOUNTS, DAYS, QUERIES, Demo, land_demo
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.errors import EngineRunFailed
+from ads_pipeline.progress import lines_while_waiting
 from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.settings import Settings, read_settings
 from ads_pipeline.storage.durable_files import create_empty_file
@@ -93,8 +94,15 @@ def run_assets(
     command = [sys.executable, "-m", "ads_pipeline.definitions", str(since), str(until), *sorted(names)]
     log: Path = settings.home / "demo.log"
     create_empty_file(log)
-    with log.open("wb") as errors:
-        process = subprocess.run(command, env=environment, stderr=errors, check=False)  # noqa: S603 - constant arguments
+    with (
+        log.open("wb") as errors,
+        lines_while_waiting(sys.stdout, "Dagster and Spark are working") as write,
+        subprocess.Popen(  # noqa: S603 - constant arguments
+            command, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True, errors="replace"
+        ) as process,
+    ):
+        for line in process.stdout or ():
+            write(line.rstrip("\n"))
     if process.returncode:
         raise EngineRunFailed("a run of the assets", read_last_line(log), str(log))
     with open_ledger_for_writing(settings) as ledger:  # no schedule runs the job reconcile here
