@@ -4,13 +4,13 @@ It counts the changes since midnight instead of reading the days: 40,000 of them
 """
 
 import hashlib
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, datetime, time, timedelta
 from importlib.metadata import version
 from typing import Final
 
 from ads_pipeline.domain.readability import IN_PROGRESS_LIMIT
 from ads_pipeline.ledger.ledger import LedgerReader
-from ads_pipeline.pipeline.day_conditions import DayRules
+from ads_pipeline.pipeline.day_conditions import NONE_EXPECTED, DayRules
 from ads_pipeline.settings import Settings
 
 # Changes of the evening before are counted too: one may become visible after midnight, or block its day only then.
@@ -30,7 +30,7 @@ def find_basis(ledger: LedgerReader, settings: Settings, *, now: datetime) -> st
         version("ads_pipeline"),
         today,
         [
-            (name, rules.expect(each, name, date.max).last_due_day(now))
+            (name, rules.expect(each, name, NONE_EXPECTED).last_due_day(now))
             for name in sorted(apis.queries)
             for each in zones
         ],
