@@ -1,9 +1,10 @@
 """Builds the checks of each query: `valid` judges sealed runs, `readable` shows what readers get of each day.
 
-`readable` only reads the ledger, so a run of this check alone brings the UI up to date after an operator's action.
+A run of these checks alone brings the UI up to date after an operator's action: `readable` only reads the ledger, and
+reports what the action did to the table.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,6 +16,7 @@ from ads_pipeline.domain.readability import DayCondition
 from ads_pipeline.domain.transitions import Outcome
 from ads_pipeline.orchestration.batching import batched_events
 from ads_pipeline.orchestration.complete_check import report_complete
+from ads_pipeline.orchestration.materializations import find_unreported
 from ads_pipeline.orchestration.metadata import describe_status, describe_verdict, find_targets
 from ads_pipeline.orchestration.partitions import (
     find_refused_names,
@@ -22,8 +24,9 @@ from ads_pipeline.orchestration.partitions import (
     raw_asset_key,
     warehouse_asset_key,
 )
-from ads_pipeline.orchestration.resources import RunResources, SparkResource, claim_partitions
+from ads_pipeline.orchestration.resources import RunResources, SparkResource, claim_keys
 from ads_pipeline.pipeline.day_conditions import DayRules, describe_days
+from ads_pipeline.pipeline.deciding_verdicts import find_deciding_verdicts
 from ads_pipeline.pipeline.next_steps import find_next_commands
 from ads_pipeline.validator.judgement import Judgement
 
@@ -56,73 +59,70 @@ def build_valid_check(name: str, *, partitions: dg.MultiPartitionsDefinition) ->
         run_resources: dg.ResourceParam[RunResources],
         pyspark: dg.ResourceParam[SparkResource],
     ) -> Iterator[Any]:
-        granted = list(claim_partitions(context, run_resources, name).granted)
-        judged = _judge(run_resources, pyspark, granted)
+        keys = parse_partition_names(
+            context.partition_keys, source=run_resources.source_name, query_name=name, log=context.log
+        )
+        judged = _judge(context, run_resources, pyspark, keys)
         with batched_events(context.instance):
-            yield from _evaluate_verdicts(context, run_resources, raw_asset_key(name), granted, judged)
-            yield from _repeat_verdicts(context, run_resources, name)
+            yield from _evaluate_verdicts(context, run_resources, raw_asset_key(name), keys, judged)
             yield from _evaluate_refused(context, raw_asset_key(name), VALID)
         yield dg.Output(None)
 
     return valid
 
 
-def _judge(resources: RunResources, pyspark: SparkResource, keys: list[PartitionKey]) -> "JudgingResult | None":
-    """Judge the runs of these partitions that have no verdict. Without any, Spark is not started."""
-    runs = resources.ledger.runs.unjudged(keys)
-    if not runs:
-        return None
-    return resources.pipeline(pyspark.spark_session).validation.judge(runs)
+def _judge(
+    context: dg.AssetCheckExecutionContext,
+    resources: RunResources,
+    pyspark: SparkResource,
+    keys: Sequence[PartitionKey],
+) -> "JudgingResult | None":
+    """Judge the runs of the due partitions that have no verdict. Without any, Spark is not started.
 
-
-def _repeat_verdicts(
-    context: dg.AssetCheckExecutionContext, resources: RunResources, query_name: str
-) -> Iterator[dg.AssetCheckEvaluation]:
-    """Yield the last verdict of each partition that the run is not for. Without it, Dagster shows them as skipped."""
-    keys = parse_partition_names(context.partition_keys, source=resources.source_name, query_name=query_name)
-    due = set(resources.select_due(keys))
-    verdicts = resources.ledger.runs.newest_verdicts(key for key in keys if key not in due)
-    asset = raw_asset_key(query_name)
-    targets = find_targets(context, asset, verdicts)
-    staleness = resources.staleness.calculate(resources.ledger.statuses, verdicts, now=datetime.now(UTC))
-    for key, verdict in verdicts.items():
-        judgement = Judgement(verdict=verdict, unknown_columns=())
-        yield dg.AssetCheckEvaluation(
-            asset_key=asset,
-            check_name=VALID,
-            partition=key.dagster_key,
-            passed=verdict.outcome is Outcome.ACCEPTED,
-            blocking=False,
-            severity=dg.AssetCheckSeverity.ERROR,
-            metadata=describe_verdict(verdict.run.run_id, verdict.outcome, judgement, None)
-            | describe_status(staleness[key].raw),
-            target_materialization_data=targets.get(key),
-        )
+    A run of this check alone claims no other partitions, which a run of the assets may want at the same time.
+    """
+    runs = resources.ledger.runs.unjudged(resources.select_due(keys))
+    granted = claim_keys(context, resources, list(dict.fromkeys(run.key for run in runs))).granted
+    to_judge = [run for run in runs if run.key in granted]
+    return resources.pipeline(pyspark.spark_session).validation.judge(to_judge) if to_judge else None
 
 
 def _evaluate_verdicts(
     context: dg.AssetCheckExecutionContext,
     resources: RunResources,
     asset: dg.AssetKey,
-    keys: list[PartitionKey],
+    keys: Sequence[PartitionKey],
     judged: "JudgingResult | None",
 ) -> Iterator[dg.AssetCheckEvaluation]:
-    """Yield one evaluation per partition that has a run: the recorded verdict on its newest run."""
-    targets = find_targets(context, asset, keys)
-    staleness = resources.staleness.calculate(resources.ledger.statuses, keys, now=datetime.now(UTC))
+    """Yield one evaluation per partition with a run that was judged, or that could not be judged in this run.
+
+    A partition that the run is not for gets its verdict again. Without it, Dagster shows the partition as skipped.
+    """
+    verdicts = find_deciding_verdicts(resources.ledger, keys)
+    unjudged = {run.key: (run, error) for run, error in judged.unjudged.items()} if judged else {}
     judgements = {judgement.verdict.run: judgement for judgement in judged.judgements} if judged else {}
-    unjudged = judged.unjudged if judged else {}
-    for key, (registered, outcome) in resources.ledger.runs.newest(keys).items():
-        run = registered.run
+    shown = [key for key in keys if key in verdicts or key in unjudged]
+    targets = find_targets(context, asset, shown)
+    staleness = resources.staleness.calculate(resources.ledger.statuses, shown, now=datetime.now(UTC))
+    for key in shown:
+        if key in unjudged:
+            run, error = unjudged[key]
+            passed, text = False, f"{run.run_id} has no verdict: {error}"
+            metadata = describe_verdict(run.run_id, None, None, error)
+        else:
+            deciding = verdicts[key]
+            verdict, passed, text = deciding.verdict, deciding.verdict.outcome is Outcome.ACCEPTED, str(deciding)
+            judgement = judgements.get(verdict.run) or Judgement(verdict=verdict, unknown_columns=())
+            metadata = describe_verdict(verdict.run.run_id, verdict.outcome, judgement, None)
         yield dg.AssetCheckEvaluation(
             asset_key=asset,
             check_name=VALID,
             partition=key.dagster_key,
-            passed=outcome is Outcome.ACCEPTED,
+            passed=passed,
             blocking=False,  # otherwise one rejected partition would stop the whole run
             severity=dg.AssetCheckSeverity.ERROR,
-            metadata=describe_verdict(run.run_id, outcome, judgements.get(run), unjudged.get(run))
-            | describe_status(staleness[key].raw),
+            description=text,
+            metadata=metadata | describe_status(staleness[key].raw),
             target_materialization_data=targets.get(key),
         )
 
@@ -151,14 +151,24 @@ def build_readable_check(name: str, *, partitions: dg.MultiPartitionsDefinition)
         described = describe_days(run_resources.ledger, keys, rules)
         not_passed = {key: day for key, day in described.items() if day.condition not in PASSED}
         commands = find_next_commands(run_resources.ledger, not_passed, run_resources.settings.retry_policy)
+        asset = warehouse_asset_key(name)
+        is_alone = not _is_run(context.run, asset)
+        unreported = find_unreported(context.instance, run_resources, asset, described) if is_alone else ()
         with batched_events(context.instance):
-            yield from _evaluate_days(context, warehouse_asset_key(name), described, commands)
-            yield from _evaluate_refused(context, warehouse_asset_key(name), READABLE)
-        if context.run.asset_check_selection is not None:  # a run of single checks; others run `complete` too
+            yield from unreported
+            yield from _evaluate_days(context, asset, described, commands)
+            yield from _evaluate_refused(context, asset, READABLE)
+        if is_alone:  # other runs run `complete` too
             report_complete(context.instance, run_resources, name)
         yield dg.Output(None)
 
     return readable
+
+
+def _is_run(run: dg.DagsterRun, asset: dg.AssetKey) -> bool:
+    """Whether the run also runs the asset of the check. Without any selection, it runs all assets."""
+    has_selection = run.asset_selection is not None or run.asset_check_selection is not None
+    return asset in (run.asset_selection or ()) or not has_selection
 
 
 def _evaluate_days(

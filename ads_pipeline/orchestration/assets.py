@@ -3,19 +3,18 @@
 The check `valid` between them is in `orchestration.asset_checks`.
 """
 
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
 
 from ads_pipeline.contracts.registry import Contracts
 from ads_pipeline.domain.measures import PartitionRestatement
-from ads_pipeline.domain.partition import PartitionKey, Run
-from ads_pipeline.errors import RawError
+from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.ledger.values import DayWindow
 from ads_pipeline.orchestration import catalog
 from ads_pipeline.orchestration.extraction import find_backfill
 from ads_pipeline.orchestration.io_manager import LoadedPartitions, SealedPartitions, suppress_materialization
+from ads_pipeline.orchestration.materializations import find_currency, sum_cost
 from ads_pipeline.orchestration.metadata import describe_load, describe_restatement
 from ads_pipeline.orchestration.partitions import raw_asset_key, warehouse_asset_key
 from ads_pipeline.orchestration.resources import RunResources, SparkResource, claim_partitions
@@ -80,7 +79,9 @@ def build_assets(
         ins={"loadable": dg.AssetIn(key=raw_asset_key(name))},
         description=(
             f"The table `{name}` that analysts read. Materializing a partition loads its accepted run; rejected runs "
-            "are never loaded. The check `readable` shows what readers get of each day now."
+            "are never loaded. The check `readable` shows what readers get of each day now; `complete` shows it for "
+            "all days together. Dagster shows a partition as materialized for ever. When an operator's command "
+            "removed its rows, its last materialization has 0 rows and says why."
         ),
         group_name=catalog.WAREHOUSE_GROUP,
         metadata=shared_metadata | catalog.describe_location(name, settings),
@@ -110,7 +111,7 @@ def _load(resources: RunResources, loader: "Loader", keys: list[PartitionKey]) -
     nothing was loaded, and assets downstream would run for nothing.
     """
     ledger = resources.ledger
-    before, cost_before = ledger.publications.pointers(keys), _sum_cost(resources, keys)
+    before, cost_before = ledger.publications.pointers(keys), sum_cost(resources, keys)
     result = loader.load(keys)
     published = ledger.publications.pointers(run.key for run in result.published)
     newest = {key: registered.run for key, (registered, _outcome) in ledger.runs.newest(published).items()}
@@ -119,7 +120,7 @@ def _load(resources: RunResources, loader: "Loader", keys: list[PartitionKey]) -
         for key, pointer in published.items()
         if pointer != before.get(key) or (key not in resources.not_fetched and newest[key] == pointer.run)
     }
-    cost_after = _sum_cost(resources, keys)
+    cost_after = sum_cost(resources, keys)
     restated = _find_restatements(resources, [key for key in after if key in before])
     return {
         key: describe_load(
@@ -127,7 +128,7 @@ def _load(resources: RunResources, loader: "Loader", keys: list[PartitionKey]) -
             before.get(key),
             cost=cost_after.get(key),
             cost_before=cost_before.get(key),
-            currency=_find_currency(resources, pointer.run),
+            currency=find_currency(resources, pointer.run),
         )
         | describe_restatement(restated.get(key), pointer.run)
         for key, pointer in after.items()
@@ -146,18 +147,3 @@ def _find_restatements(resources: RunResources, keys: list[PartitionKey]) -> dic
         customers={key.customer_id for key in keys},
     )
     return {each.key: each for each in resources.ledger.restatements.find(window)}
-
-
-def _find_currency(resources: RunResources, run: Run) -> str:
-    """The currency of the costs, as the seal of the run states it. Other extractors may leave it out."""
-    with suppress(RawError):
-        return resources.seals.read_seal(run).facts.currency_code or ""
-    return ""
-
-
-def _sum_cost(resources: RunResources, keys: list[PartitionKey]) -> dict[PartitionKey, int]:
-    """Sum the visible cost per partition, so that the metadata can show by how much a restatement changed it."""
-    if not keys:
-        return {}
-    days = [key.logical_date for key in keys]
-    return resources.readers.sum_per_partition(keys[0].query_name, "cost_micros", since=min(days), until=max(days))

@@ -15,8 +15,14 @@ from ads_pipeline.domain.transitions import Status
 from ads_pipeline.ledger.values import LeaseHolder
 from ads_pipeline.orchestration.batching import batched_events
 from ads_pipeline.orchestration.dagster_private import SUPPRESS_MATERIALIZATION
-from ads_pipeline.orchestration.metadata import describe_run, find_materializations
-from ads_pipeline.orchestration.partitions import dimension_tags, parse_partition_names, raw_asset_key
+from ads_pipeline.orchestration.materializations import (
+    build_materialization,
+    describe_inputs,
+    describe_source,
+    version_tags,
+)
+from ads_pipeline.orchestration.metadata import describe_run
+from ads_pipeline.orchestration.partitions import parse_partition_names
 from ads_pipeline.orchestration.resources import RunResources
 from ads_pipeline.pipeline.day_conditions import DayRules, describe_days
 from ads_pipeline.quoting import printable
@@ -71,9 +77,8 @@ class PartitionStateIOManager(dg.IOManager):
         inputs = self._describe_inputs(context, metadata) if isinstance(obj, LoadedPartitions) else None
         with batched_events(context.step_context.instance):
             for key, entry in metadata.items():
-                tags = {"dagster/code_version": entry["schema_version"], "dagster/data_version": entry["run_id"]}
-                tags |= _describe_source(key) if inputs is None else inputs.get(key, {})
-                context.log_event(_materialization(context.asset_key, key, entry, tags))
+                tags = version_tags(entry) | (describe_source(key) if inputs is None else inputs.get(key, {}))
+                context.log_event(build_materialization(context.asset_key, key, entry, tags))
         if left_out := [key for key in granted if key not in metadata]:
             problem = "have no sealed run" if isinstance(obj, SealedPartitions) else "were not loaded"
             context.log.warning(
@@ -128,19 +133,9 @@ class PartitionStateIOManager(dg.IOManager):
     def _describe_inputs(
         self, context: dg.OutputContext, keys: Iterable[PartitionKey]
     ) -> dict[PartitionKey, dict[str, str]]:
-        """The tags that name the raw materialization of each loaded partition. Without them, all show as unsynced."""
-        raw = raw_asset_key(context.asset_key.path[-1])
         newest = self._resources.ledger.runs.newest(keys)
-        storage_ids = find_materializations(context.step_context.instance, raw, newest)
-        name = raw.to_user_string()
-        return {
-            key: {
-                f"dagster/input_data_version/{name}": registered.run.run_id,
-                f"dagster/input_event_pointer/{name}": str(storage_ids[key]),
-            }
-            for key, (registered, _outcome) in newest.items()
-            if key in storage_ids
-        }
+        registered = {key: run for key, (run, _outcome) in newest.items()}
+        return describe_inputs(context.step_context.instance, registered)
 
     def _find_reason(self, key: PartitionKey) -> str:
         resources = self._resources
@@ -155,19 +150,3 @@ class PartitionStateIOManager(dg.IOManager):
     def _find_due(self, names: Any, asset: dg.AssetKey) -> list[PartitionKey]:
         keys = parse_partition_names(names, source=self._resources.source_name, query_name=asset.path[-1])
         return self._resources.select_due(keys)
-
-
-def _describe_source(key: PartitionKey) -> dict[str, str]:
-    """The tags of a raw materialization about its source. Without both, Dagster shows the partition as unsynced."""
-    return {
-        f"dagster/input_data_version/{key.source}": "INITIAL",
-        f"dagster/input_event_pointer/{key.source}": "NULL",
-    }
-
-
-def _materialization(
-    asset: dg.AssetKey, key: PartitionKey, metadata: Mapping[str, Any], tags: Mapping[str, str]
-) -> dg.AssetMaterialization:
-    return dg.AssetMaterialization(
-        asset_key=asset, partition=key.dagster_key, metadata=metadata, tags=dimension_tags(key) | dict(tags)
-    )

@@ -90,6 +90,16 @@ def describe_load(
     return metadata
 
 
+def describe_removal(previous_run_id: str, why: str) -> dict[str, Any]:
+    """Describe a partition whose rows were removed outside a run of the assets."""
+    return {
+        "rows": "0",
+        "dagster/partition_row_count": dg.MetadataValue.int(0),
+        "previous_run_id": previous_run_id,
+        "removed_because": why,
+    }
+
+
 def describe_restatement(restated: PartitionRestatement | None, run: Run) -> dict[str, Any]:
     """Describe by how much this run changed the conversions of the accepted run before it; empty without one."""
     if restated is None or restated.after.run_id != run.run_id:

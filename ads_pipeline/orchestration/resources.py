@@ -255,11 +255,18 @@ def claim_partitions(
     context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext, resources: RunResources, query_name: str
 ) -> ClaimResult:
     """Claim the due partitions of a step, and log a warning for those that it has to leave out."""
-    keys = resources.select_due(
-        parse_partition_names(
-            context.partition_keys, source=resources.source_name, query_name=query_name, log=context.log
-        )
+    keys = parse_partition_names(
+        context.partition_keys, source=resources.source_name, query_name=query_name, log=context.log
     )
+    return claim_keys(context, resources, resources.select_due(keys))
+
+
+def claim_keys(
+    context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext,
+    resources: RunResources,
+    keys: Sequence[PartitionKey],
+) -> ClaimResult:
+    """Claim these partitions, and log a warning for those that the step has to leave out."""
     claim = resources.claim(keys)
     if claim.held:
         key, holder = next(iter(claim.held.items()))

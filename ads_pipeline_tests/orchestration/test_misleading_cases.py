@@ -48,14 +48,16 @@ def test_withdrawn_day_turns_red(story: Story) -> None:
 
 
 def test_demoted_day_turns_red(story: Story) -> None:
-    """The check `readable` has the operator and the reason."""
+    """Both checks do, with the operator and the reason."""
     story.wait_for_check(DEMOTED, "failed")
+    story.wait_for_check(DEMOTED, "failed", "valid")
     assert _description(story, DEMOTED) == "Hidden: demoted by ada: on request"
 
 
 def test_restored_day_turns_green(story: Story) -> None:
     """It was red after the demotion, for which the fixture waited. The demoted newer run is no warning."""
     story.wait_for_check(RESTORED, "succeeded")
+    story.wait_for_check(RESTORED, "succeeded", "valid")
     assert (
         _description(story, RESTORED) == "Readable, restated: accepted; the newest run was demoted by ada: on request"
     )

@@ -150,7 +150,8 @@ def _find_changes(
             keys = _parse_range(names, checked, resources.source_name)
             changes.cleared.update(dict.fromkeys(keys, run.run_id))
     changes.changed.update(resources.events.list_changed_partitions(others, since))
-    changes.unjudged.update(run.key for run in resources.ledger.runs.unjudged(list(changes.cleared)))
+    checked_again = changes.changed | changes.cleared.keys()
+    changes.unjudged.update(run.key for run in resources.ledger.runs.unjudged(sorted(checked_again)))
     changes.due.update(_find_due(resources, query_names, since, now))
     last_tick, interval = since + OVERLAP, BLOCKED_INTERVAL.total_seconds()
     if now.timestamp() // interval != last_tick.timestamp() // interval:
@@ -247,7 +248,8 @@ def _build_requests(
         is_cleared = key in changes.cleared
         is_changed = key in changes.changed and day.condition is not Condition.NOT_EXPECTED
         if is_cleared or is_changed or day.condition in DECIDED_BY_DEADLINE:
-            groups[_find_cause(key, changes), is_cleared and key not in changes.unjudged].append(key)
+            has_verdict = (is_cleared or is_changed) and key not in changes.unjudged
+            groups[_find_cause(key, changes), has_verdict].append(key)
     for (cause, runs_valid), keys in groups.items():
         for found in cover_with_ranges(partitions, [(key,) for key in keys]):
             days = [described[key] for key in found.keys]

@@ -61,7 +61,7 @@ def test_action_on_the_command_line_is_shown_after_a_tick(location: Location) ->
     location.deployment.ledger.actions.execute(Action.WITHDRAW, [key(2)], action_request())
     result = tick(location, SENSOR, cursor=first.cursor)
     assert requested_ranges(result) == [f"{key(2).dagster_key}..{key(2).dagster_key}"]
-    assert [request.asset_check_keys for request in result.run_requests or []] == [[READABLE]]
+    assert [request.asset_check_keys for request in result.run_requests or []] == [[VALID, READABLE]]
     (complete,) = result.asset_events
     assert isinstance(complete, dg.AssetCheckEvaluation)
     assert (complete.check_name, complete.passed) == (COMPLETE, False), "the overview turns red in the same tick"

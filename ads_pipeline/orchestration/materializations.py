@@ -1,0 +1,136 @@
+"""Builds the materializations of partitions, and reports those that no run of the assets has reported.
+
+A demotion, a restore and `reconcile` change a table outside the assets. Dagster cannot remove a materialization of a
+single partition, so a partition that lost its rows gets one with 0 rows.
+"""
+
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+import dagster as dg
+
+from ads_pipeline.domain.partition import PartitionKey, Run
+from ads_pipeline.domain.readability import READABLE_CONDITIONS, Condition, DayCondition
+from ads_pipeline.domain.transitions import RegisteredRun
+from ads_pipeline.errors import RawError
+from ads_pipeline.ledger.values import Pointer
+from ads_pipeline.orchestration.metadata import describe_load, describe_removal, find_materializations
+from ads_pipeline.orchestration.partitions import dimension_tags, raw_asset_key
+from ads_pipeline.orchestration.resources import RunResources
+
+DATA_VERSION: Final = "dagster/data_version"
+CODE_VERSION: Final = "dagster/code_version"
+NO_ROWS: Final = "none"  # the data version of a partition whose rows were removed
+
+
+def build_materialization(
+    asset: dg.AssetKey, key: PartitionKey, metadata: Mapping[str, Any], tags: Mapping[str, str]
+) -> dg.AssetMaterialization:
+    return dg.AssetMaterialization(
+        asset_key=asset, partition=key.dagster_key, metadata=metadata, tags=dimension_tags(key) | dict(tags)
+    )
+
+
+def version_tags(metadata: Mapping[str, Any]) -> dict[str, str]:
+    """The versions of the code and of the data of a registered or loaded run, from its metadata."""
+    return {CODE_VERSION: metadata["schema_version"], DATA_VERSION: metadata["run_id"]}
+
+
+def describe_source(key: PartitionKey) -> dict[str, str]:
+    """The tags of a raw materialization about its source. Without both, Dagster shows the partition as unsynced."""
+    return {
+        f"dagster/input_data_version/{key.source}": "INITIAL",
+        f"dagster/input_event_pointer/{key.source}": "NULL",
+    }
+
+
+def describe_inputs(
+    instance: dg.DagsterInstance, newest: Mapping[PartitionKey, RegisteredRun]
+) -> dict[PartitionKey, dict[str, str]]:
+    """The tags that name the raw materialization of each partition. Without them, all show as unsynced.
+
+    `newest` has the newest registered run of each partition of one query.
+    """
+    if not newest:
+        return {}
+    raw = raw_asset_key(next(iter(newest)).query_name)
+    storage_ids, name = find_materializations(instance, raw, newest), raw.to_user_string()
+    return {
+        key: {
+            f"dagster/input_data_version/{name}": registered.run.run_id,
+            f"dagster/input_event_pointer/{name}": str(storage_ids[key]),
+        }
+        for key, registered in newest.items()
+        if key in storage_ids
+    }
+
+
+def sum_cost(resources: RunResources, keys: Collection[PartitionKey]) -> dict[PartitionKey, int]:
+    """Sum the visible cost of each of these partitions of one query."""
+    if not keys:
+        return {}
+    days, query_name = [key.logical_date for key in keys], next(iter(keys)).query_name
+    return resources.readers.sum_per_partition(query_name, "cost_micros", since=min(days), until=max(days))
+
+
+def find_currency(resources: RunResources, run: Run) -> str:
+    """The currency of the costs, as the seal of the run states it. Other extractors may leave it out."""
+    with suppress(RawError):
+        return resources.seals.read_seal(run).facts.currency_code or ""
+    return ""
+
+
+def find_unreported(
+    instance: dg.DagsterInstance,
+    resources: RunResources,
+    asset: dg.AssetKey,
+    described: Mapping[PartitionKey, DayCondition],
+) -> list[dg.AssetMaterialization]:
+    """The materializations that are missing: of each day whose last one is not about the run that readers see.
+
+    A day without any materialization is left out: no run of the assets has loaded it. So is a day in progress: a run
+    will report its load.
+    """
+    shown = _find_shown(instance, asset, described)
+    pointers = resources.ledger.publications.pointers(shown)
+    visible = {
+        key: pointer
+        for key, pointer in pointers.items()
+        if pointer.is_published and described[key].condition in READABLE_CONDITIONS
+    }
+    changed = [key for key, version in shown.items() if version != _version_of(visible.get(key))]
+    if not changed:
+        return []
+    newest = {key: registered for key, (registered, _outcome) in resources.ledger.runs.newest(changed).items()}
+    inputs, costs = describe_inputs(instance, newest), sum_cost(resources, [key for key in changed if key in visible])
+    found = []
+    for key in changed:
+        pointer, day, before = visible.get(key), described[key], shown[key]
+        if pointer is not None:
+            currency = find_currency(resources, pointer.run)
+            metadata = describe_load(pointer, None, cost=costs.get(key), cost_before=None, currency=currency)
+            tags = version_tags(metadata)
+        else:
+            version = newest[key].schema_version if key in newest else None
+            metadata = describe_removal(before, f"{day.text.label}: {day.reason}")
+            tags = {DATA_VERSION: NO_ROWS} | ({CODE_VERSION: version} if version else {})
+        found.append(build_materialization(asset, key, metadata, tags | inputs.get(key, {})))
+    return found
+
+
+def _find_shown(
+    instance: dg.DagsterInstance, asset: dg.AssetKey, described: Mapping[PartitionKey, DayCondition]
+) -> dict[PartitionKey, str]:
+    """The data version of the last materialization of each day that has one and is not in progress."""
+    names = {key.dagster_key: key for key, day in described.items() if day.condition is not Condition.IN_PROGRESS}
+    if not names:
+        return {}  # Dagster takes an empty list for all partitions
+    tags = instance.event_log_storage.get_latest_tags_by_partition(
+        asset, dg.DagsterEventType.ASSET_MATERIALIZATION, [DATA_VERSION], asset_partitions=list(names)
+    )
+    return {names[str(name)]: found[DATA_VERSION] for name, found in tags.items() if DATA_VERSION in found}
+
+
+def _version_of(pointer: Pointer | None) -> str:
+    return NO_ROWS if pointer is None else pointer.run.run_id
