@@ -34,7 +34,8 @@ def print_reports(environ: Mapping[str, str], *, quick: bool, as_json: bool) -> 
 
 def _describe(report: CheckReport) -> str:
     count = len(report.findings)
-    text = report.reason or (count_of(count, "finding") if count else report.condition)
+    found = [report.summary, count_of(count, "finding") if count else ""]
+    text = report.reason or "; ".join(filter(None, found)) or report.condition
     return f"could not run: {text}" if report.status is CheckStatus.FAILED else text
 
 

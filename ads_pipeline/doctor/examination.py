@@ -8,7 +8,7 @@ import shlex
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
@@ -122,8 +122,8 @@ class Deployment:
 class DeploymentCheck:
     """One check. `condition` is the statement that holds when nothing is found.
 
-    A slow check reads every run or row. `find_skip_reason` returns why there is nothing to check, if so. The
-    line of a check without findings has the text of `describe`, if it has one. When a check gets no answer from its
+    A slow check reads every run or row. `find_skip_reason` returns why there is nothing to check, if so. The line of
+    a check has the text of `describe`, if it has one. When a check gets no answer from its
     peer, later checks of the same peer are not tried.
     """
 
@@ -148,12 +148,13 @@ class MachineCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckReport:
-    """The result of one check. `reason` is why it failed or was skipped."""
+    """The result of one check. `reason` is why it failed or was skipped, `summary` what it counted, if it counts."""
 
     name: str
     condition: str
     findings: tuple[Finding, ...] = ()
     reason: str | None = None
+    summary: str = ""
     skipped: bool = False
     has_no_answer: bool = False
 
@@ -230,8 +231,8 @@ def run_check(
         if skip_reason is not None:
             return CheckReport(name=check.name, condition=check.condition, reason=skip_reason, skipped=True)
         found = tuple(check.find(deployment))
-        condition = check.condition if check.describe is None else check.describe(deployment)
-        return _report(check.name, condition, found)
+        summary = "" if check.describe is None else check.describe(deployment)
+        return replace(_report(check.name, check.condition, found), summary=summary)
 
     try:
         return run_within(limit or check.limit or (SLOW_LIMIT if check.slow else LIMIT), run)

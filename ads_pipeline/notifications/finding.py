@@ -14,7 +14,7 @@ from typing import Any, Final
 from ads_pipeline.domain.conditions import BLOCKED_CONDITIONS, Condition, GapReason
 from ads_pipeline.domain.partition import PartitionKey, Run, parse_key
 from ads_pipeline.domain.quota import Hold
-from ads_pipeline.domain.readability import IN_PROGRESS_LIMIT
+from ads_pipeline.domain.readability import IN_PROGRESS_LIMIT, Blocker, DayCondition
 from ads_pipeline.domain.reason import Reason
 from ads_pipeline.domain.retry import WAITING_CLASSES, ErrorPolicy, Parked, RetryPolicy, TerminalReason
 from ads_pipeline.domain.run_events import LEDGER_TYPES, LoggedEvent
@@ -35,7 +35,7 @@ EVENT_TYPES: Final = FAILURE_TYPES | {
     "StepFailed",
     DISCOVERY_FAILED,
 }
-OVERDUE: Final = frozenset({Condition.LATE, Condition.MISSING, Condition.BLOCKED})
+WITHOUT_DATA: Final = frozenset({Condition.LATE, Condition.MISSING, Condition.BLOCKED})
 MAX_PROBLEMS: Final = 3
 HOLD_TOLD_AFTER: Final = timedelta(hours=1)
 UNREADABLE: Final = "the sealed files of the accepted run are missing or changed"
@@ -94,17 +94,22 @@ class FactFinder:
             yield from islice(filter(None, found), 1)
 
     def of_deadlines(self, since: datetime, now: datetime) -> Iterator[Fact]:
-        """Yield a fact per day whose deadline passed after `since` without an accepted run, unless it is parked."""
+        """Yield a fact per day whose deadline passed after `since`, and of which readers get nothing.
+
+        A blocked day is told as such. Parked days and days in progress are left out.
+        """
         rules = self.read_rules(now)
         passed = {name: window for name in rules.due_after if (window := self._find_passed(rules, name, since))}
         if not passed:  # as at most times of the day
             return
         first_days = self.ledger.days.first_days(self.source)
         for name, window in passed.items():
-            days = find_days(self.ledger, window, OVERDUE, first_days=first_days.of_query(name), rules=rules)
+            days = find_days(self.ledger, window, WITHOUT_DATA, first_days=first_days.of_query(name), rules=rules)
             for key, day in days.items():
                 deadline = rules.deadline(key)
-                if since < deadline <= now:
+                if since < deadline <= now and day.blocked_by is not None:
+                    yield _of_blocked(key, day, day.blocked_by)
+                elif since < deadline <= now:
                     reason = str(day.gap or "")
                     yield Fact.of_partition(Kind.OVERDUE, key, deadline.isoformat(), reason=reason)
 
@@ -168,9 +173,7 @@ class FactFinder:
             )
             for key, day in days.items():
                 if day.blocked_by is not None and day.blocked_by.reason is not GapReason.UNLOADABLE:
-                    cause = f"{name}: {day.blocked_by}"
-                    occurrence = f"{day.blocked_by} {day.since.isoformat()}"
-                    found[cause].append(Fact.of_partition(Kind.BLOCKED, key, occurrence, reason=str(day.blocked_by)))
+                    found[f"{name}: {day.blocked_by}"].append(_of_blocked(key, day, day.blocked_by))
         return found
 
     def list_parkings(self) -> dict[str, Parking]:
@@ -200,6 +203,11 @@ class FactFinder:
                 forecast=forecasts[key],
                 max_age=self.policy.max_age,
             )
+
+
+def _of_blocked(key: PartitionKey, day: DayCondition, blocker: Blocker) -> Fact:
+    occurrence = f"{blocker} {day.since.isoformat()}"
+    return Fact.of_partition(Kind.BLOCKED, key, occurrence, reason=str(blocker))
 
 
 def of_parkings(parkings: Iterable[Parking]) -> Iterator[Fact]:

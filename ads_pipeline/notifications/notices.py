@@ -72,7 +72,7 @@ KINDS: Final[Mapping[Kind, KindText]] = {
     Kind.OVERDUE: KindText(
         label="Overdue",
         meaning="The deadline of the day has passed, and no accepted run has arrived.",
-        command=_INSPECT.format("late"),
+        command=_INSPECT.format("late --condition missing"),
     ),
     Kind.PARKED: KindText(
         label="Parked",

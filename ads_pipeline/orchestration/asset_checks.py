@@ -190,7 +190,7 @@ def _evaluate_days(
             blocking=False,
             severity=dg.AssetCheckSeverity.WARN if is_warning else dg.AssetCheckSeverity.ERROR,
             description=f"{day.text.label}: {day.reason}",
-            metadata=describe_condition(day, commands.get(key) or f"ads-pipeline state why {key}"),
+            metadata=describe_condition(day, commands.get(key, "")),
             target_materialization_data=targets.get(key),
         )
 
@@ -212,14 +212,14 @@ def _evaluate_refused(
 
 
 def describe_condition(day: DayCondition, command: str) -> dict[str, Any]:
-    """The metadata of an evaluation."""
+    """The metadata of an evaluation. A day that needs nothing has no command."""
     metadata: dict[str, Any] = {
         "condition": day.text.label,
         "meaning": day.text.meaning,
         "reason": day.reason,
         "since": dg.MetadataValue.timestamp(day.since),
         "attempts": str(day.attempts),  # Dagster would plot a number over unrelated partitions
-        "next_command": command,
+        **({"next_command": command} if command else {}),
     }
     if day.report is not None and day.settles_at is not None:
         metadata |= {"report": str(day.report), "final_from": dg.MetadataValue.timestamp(day.settles_at)}

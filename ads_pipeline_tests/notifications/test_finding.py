@@ -285,8 +285,8 @@ def test_day_is_overdue_once_when_its_deadline_passes(ledger: Ledger, reading: R
 
 
 @pytest.mark.invariant("L9")
-def test_run_without_a_contract_is_blocked_and_overdue(ledger: Ledger, reading: Reading) -> None:
-    """The alarm of the deadline comes too, because readers have nothing of the day."""
+def test_run_without_a_contract_is_blocked_and_told_at_its_deadline(ledger: Ledger, reading: Reading) -> None:
+    """The alarm of the deadline says the same, and in one message it is the same fact."""
     partition = key("1", day=28)
     ledger.registrations.register(sealed_runs(run(partition, "r1"), schema_version="9"))
     finder = replace(
@@ -301,8 +301,8 @@ def test_run_without_a_contract_is_blocked_and_overdue(ledger: Ledger, reading: 
         f"campaign_daily: {reason}": [(Kind.BLOCKED, partition, reason)]
     }
     deadline = datetime(2026, 3, 1, 12, tzinfo=UTC)
-    overdue = {fact.key: fact.reason for fact in finder.of_deadlines(deadline - timedelta(seconds=1), deadline)}
-    assert overdue[partition] == "no contract judges its run"
+    told = {fact.key: fact for fact in finder.of_deadlines(deadline - timedelta(seconds=1), deadline)}
+    assert [told[partition]] == found[f"campaign_daily: {reason}"]
     assert reading.finder.list_blocked(NOW) == {}
 
 
