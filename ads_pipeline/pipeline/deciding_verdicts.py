@@ -1,12 +1,13 @@
 """Finds the verdict that decides what readers may get of each partition: what the check `valid` shows."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.reason import DEMOTED, Reason
 from ads_pipeline.domain.transitions import Outcome, Status, Verdict
 from ads_pipeline.ledger.ledger import LedgerReader
+from ads_pipeline.ledger.values import DayWindow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,11 +24,14 @@ class DecidingVerdict:
         return f"{self.verdict.run.run_id}: accepted{newer}"
 
 
-def find_deciding_verdicts(ledger: LedgerReader, keys: Iterable[PartitionKey]) -> dict[PartitionKey, DecidingVerdict]:
-    """The last verdict on the newest judged run of each partition that has one.
+def find_deciding_verdicts(ledger: LedgerReader, keys: Sequence[PartitionKey]) -> dict[PartitionKey, DecidingVerdict]:
+    """The last verdict on the newest judged run of each partition that has one. The partitions are of one query.
 
-    When an operator demoted that run and an earlier one is current again, it is the verdict on the current run.
+    When an operator demoted that run and an earlier one is current again, it is the verdict on the current run. A
+    demotion that has begun decides, too.
     """
+    if not keys:
+        return {}
     newest = ledger.runs.newest_verdicts(keys)
     demoted = [key for key, verdict in newest.items() if verdict.error_class == DEMOTED]
     current = {
@@ -40,4 +44,17 @@ def find_deciding_verdicts(ledger: LedgerReader, keys: Iterable[PartitionKey]) -
         for each in judged:
             if each.verdict.run.run_id == current[key]:
                 found[key] = DecidingVerdict(verdict=each.verdict, demotion=newest[key].reason)
-    return found
+    open_demotions = {verdict.run.key: verdict for verdict in ledger.publications.open_demotions(window_of(keys))}
+    return found | {key: DecidingVerdict(verdict=open_demotions[key]) for key in found.keys() & open_demotions.keys()}
+
+
+def window_of(keys: Sequence[PartitionKey]) -> DayWindow:
+    """The customers of these partitions of one query, from the first of their days to the last."""
+    days = [key.logical_date for key in keys]
+    return DayWindow(
+        source=keys[0].source,
+        query_name=keys[0].query_name,
+        since=min(days),
+        until=max(days),
+        customers={key.customer_id for key in keys},
+    )
