@@ -44,17 +44,9 @@ def find_deciding_verdicts(ledger: LedgerReader, keys: Sequence[PartitionKey]) -
         for each in judged:
             if each.verdict.run.run_id == current[key]:
                 found[key] = DecidingVerdict(verdict=each.verdict, demotion=newest[key].reason)
-    open_demotions = {verdict.run.key: verdict for verdict in ledger.publications.open_demotions(window_of(keys))}
-    return found | {key: DecidingVerdict(verdict=open_demotions[key]) for key in found.keys() & open_demotions.keys()}
-
-
-def window_of(keys: Sequence[PartitionKey]) -> DayWindow:
-    """The customers of these partitions of one query, from the first of their days to the last."""
-    days = [key.logical_date for key in keys]
-    return DayWindow(
-        source=keys[0].source,
-        query_name=keys[0].query_name,
-        since=min(days),
-        until=max(days),
-        customers={key.customer_id for key in keys},
-    )
+    days, first = [key.logical_date for key in keys], keys[0]
+    window = DayWindow(source=first.source, query_name=first.query_name, since=min(days), until=max(days))
+    demoting = {
+        verdict.run.key: DecidingVerdict(verdict=verdict) for verdict in ledger.publications.open_demotions(window)
+    }
+    return found | {key: demoting[key] for key in found.keys() & demoting.keys()}
