@@ -10,8 +10,9 @@ from typing import Any, Final
 
 import dagster as dg
 
+from ads_pipeline.domain.conditions import READABLE_CONDITIONS, Condition
 from ads_pipeline.domain.partition import PartitionKey, Run
-from ads_pipeline.domain.readability import READABLE_CONDITIONS, Condition, DayCondition
+from ads_pipeline.domain.readability import DayCondition
 from ads_pipeline.domain.transitions import RegisteredRun
 from ads_pipeline.errors import RawError
 from ads_pipeline.ledger.values import Pointer

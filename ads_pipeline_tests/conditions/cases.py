@@ -10,8 +10,9 @@ from typing import Any, Final
 import pytest
 import yaml
 
+from ads_pipeline.domain.conditions import Condition, GapReason
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.readability import IN_PROGRESS_LIMIT, Condition, GapReason
+from ads_pipeline.domain.readability import IN_PROGRESS_LIMIT
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.orchestration.due_partitions import build_run_config
 from ads_pipeline.pipeline.demote_and_restore import demote
@@ -223,16 +224,30 @@ CASES: Final = {
     ),
     "terminal": Case(
         made_by="the same, and `state mark-terminal`",
-        condition=Condition.REJECTED,
+        condition=Condition.ACKNOWLEDGED,
         gap=GapReason.REJECTED,
         first=bad,
         then=act("mark-terminal"),
+    ),
+    "acknowledged": Case(
+        made_by="the same, and `state acknowledge`",
+        condition=Condition.ACKNOWLEDGED,
+        gap=GapReason.REJECTED,
+        first=bad,
+        then=act("acknowledge"),
     ),
     "rejected rerun": Case(
         made_by="a rejected run after an accepted one",
         condition=Condition.REJECTED_RERUN,
         first=good,
         second=bad_again,
+    ),
+    "acknowledged rerun": Case(
+        made_by="the same, and `state acknowledge`",
+        condition=Condition.ACKNOWLEDGED_RERUN,
+        first=good,
+        second=bad_again,
+        then=act("acknowledge"),
     ),
     "demoted": Case(
         made_by="`state demote`", condition=Condition.HIDDEN, gap=GapReason.DEMOTED, first=good, then=act("demote")
@@ -340,8 +355,8 @@ CASES: Final = {
     ),
     "quota": Case(
         made_by="`raw report-failure`, of a used-up quota",
-        condition=Condition.LATE,
-        gap=GapReason.FETCH_FAILED,
+        condition=Condition.IN_PROGRESS,
+        gap=GapReason.QUOTA,
         then=report_failures("quota_exhausted"),
     ),
     "access lost": Case(

@@ -134,9 +134,8 @@ def finder_of(home: Home) -> FactFinder:
     return FactFinder(
         ledger=home.deployment.ledger,
         source=apis.source,
-        due_after={name: apis.due_after[name] for name in sorted(apis.queries)},
         policy=settings.retry_policy,
-        rules_at=lambda now: DayRules.read(home.deployment.ledger, settings, now=now),
+        read_rules=lambda now: DayRules.read(home.deployment.ledger, settings, now=now),
     )
 
 

@@ -12,12 +12,21 @@ from typing import Final
 import pytest
 from pyspark.sql import SparkSession
 
+from ads_pipeline.domain.conditions import CONDITIONS, READABLE_CONDITIONS, Condition
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.readability import CONDITIONS, READABLE_CONDITIONS, Condition
 from ads_pipeline.notifications.outbox import Outbox
 from ads_pipeline.pipeline.day_conditions import UNREADABLE
 from ads_pipeline_tests.cli.running import CommandLine
-from ads_pipeline_tests.conditions.cases import CASES, OLDER, Home, choose_day, make_all, write_query_file
+from ads_pipeline_tests.conditions.cases import (
+    CASES,
+    OLDER,
+    Home,
+    bad,
+    bad_again,
+    choose_day,
+    make_all,
+    write_query_file,
+)
 from ads_pipeline_tests.conditions.surfaces import Surfaces, finder_of, read_surfaces
 from ads_pipeline_tests.conditions.table import condition_table
 from ads_pipeline_tests.orchestration.builders import open_location
@@ -89,8 +98,7 @@ def _compare_checks(told: Told, name: str) -> None:
         assert result.passed == (case.condition in {Condition.READABLE, Condition.RESTATED})
         assert result.next_command == (said.why[key]["next_command"] or "")
     if key in said.valid:
-        rejected = {Condition.REJECTED, Condition.REJECTED_RERUN}
-        is_rejected = case.condition in rejected or "demoted" in name
+        is_rejected = case.first is bad or case.second is bad_again or "demoted" in name
         assert said.valid[key].passed != is_rejected
     if is_readable:
         assert said.loads[key] == str(said.rows[key])
@@ -101,7 +109,7 @@ def _compare_checks(told: Told, name: str) -> None:
 def _compare_notices(told: Told, name: str) -> None:
     kinds = {
         "rejected": {Condition.REJECTED},
-        "terminal": {Condition.REJECTED, Condition.LATE, Condition.MISSING, Condition.UNRECOVERABLE},
+        "terminal": {Condition.ACKNOWLEDGED, Condition.LATE, Condition.MISSING, Condition.UNRECOVERABLE},
         "load_failed": {Condition.BLOCKED, Condition.BLOCKED_RERUN},
         "blocked": {Condition.BLOCKED, Condition.BLOCKED_RERUN},
         "overdue": {Condition.LATE, Condition.MISSING},
