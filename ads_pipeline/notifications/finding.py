@@ -23,7 +23,7 @@ from ads_pipeline.ledger.control.retries import Parking, RetryForecast
 from ads_pipeline.ledger.extraction.accounts import DISCOVERY_FAILED
 from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.ledger.values import DayWindow
-from ads_pipeline.notifications.notices import Fact, Kind
+from ads_pipeline.notifications.notices import KINDS, Fact, Kind
 from ads_pipeline.pipeline.day_conditions import NONE_EXPECTED, DayRules, describe_days, find_days
 
 FAILURE_TYPES: Final = frozenset({"VerdictRejected", "FetchFailed"})
@@ -75,10 +75,11 @@ class FactFinder:
     policy: RetryPolicy
     read_rules: Callable[[datetime], DayRules]  # of the days, as of a time
 
-    def of_events(self, events: Sequence[LoggedEvent]) -> Iterator[Fact]:
+    def of_events(self, events: Sequence[LoggedEvent], now: datetime) -> Iterator[Fact]:
         """Yield the facts about partitions and dead runs.
 
-        The newest event of a partition that still matters gives one fact; a load that failed gives another.
+        The newest event of a partition that still matters gives one fact; a load that failed gives another. A fact
+        about a day is left out when its condition is another one by now, such as acknowledged.
         """
         yield from _find_dead_runs(events)
         yield from self._find_failed_discoveries(events)
@@ -89,9 +90,15 @@ class FactFinder:
                 key = parse_key(each.event.step_id)
                 if key.source == self.source:
                     by_partition[key].append(each)
+        facts = dict[PartitionKey, Fact]()
         for partition in self._describe(by_partition):
             found = (_find(partition, each) for each in reversed(by_partition[partition.key]))
-            yield from islice(filter(None, found), 1)
+            facts.update((partition.key, fact) for fact in islice(filter(None, found), 1))
+        days = describe_days(self.ledger, facts, self.read_rules(now)) if facts else {}
+        for key, fact in facts.items():
+            conditions = KINDS[fact.kind].conditions
+            if not conditions or days[key].condition in {*conditions, Condition.IN_PROGRESS}:
+                yield fact
 
     def of_deadlines(self, since: datetime, now: datetime) -> Iterator[Fact]:
         """Yield a fact per day whose deadline passed after `since`, and of which readers get nothing.
@@ -107,11 +114,8 @@ class FactFinder:
             days = find_days(self.ledger, window, WITHOUT_DATA, first_days=first_days.of_query(name), rules=rules)
             for key, day in days.items():
                 deadline = rules.deadline(key)
-                if since < deadline <= now and day.blocked_by is not None:
-                    yield _of_blocked(key, day, day.blocked_by)
-                elif since < deadline <= now:
-                    reason = str(day.gap or "")
-                    yield Fact.of_partition(Kind.OVERDUE, key, deadline.isoformat(), reason=reason)
+                if since < deadline <= now:
+                    yield _of_day_without_data(key, day, deadline)
 
     def of_ended_waits(self, since: datetime, now: datetime) -> Iterator[Fact]:
         """Yield a fact per day whose wait for a quota is over, and that no run came for in the time that it has."""
@@ -121,9 +125,8 @@ class FactFinder:
             return
         rules = self.read_rules(now)
         for key, day in describe_days(self.ledger, ended, rules).items():
-            if day.condition in OVERDUE:
-                deadline = rules.deadline(key).isoformat()
-                yield Fact.of_partition(Kind.OVERDUE, key, deadline, reason=str(day.gap or ""))
+            if day.condition in WITHOUT_DATA:
+                yield _of_day_without_data(key, day, rules.deadline(key))
 
     def _find_passed(self, rules: DayRules, query_name: str, since: datetime) -> DayWindow | None:
         """The days of a query whose deadline has passed since a time in one of the time zones."""
@@ -205,6 +208,13 @@ class FactFinder:
             )
 
 
+def _of_day_without_data(key: PartitionKey, day: DayCondition, deadline: datetime) -> Fact:
+    """A blocked day is told as such, and any other one as overdue."""
+    if day.blocked_by is not None:
+        return _of_blocked(key, day, day.blocked_by)
+    return Fact.of_partition(Kind.OVERDUE, key, deadline.isoformat(), reason=str(day.gap or ""))
+
+
 def _of_blocked(key: PartitionKey, day: DayCondition, blocker: Blocker) -> Fact:
     occurrence = f"{blocker} {day.since.isoformat()}"
     return Fact.of_partition(Kind.BLOCKED, key, occurrence, reason=str(blocker))
@@ -240,6 +250,8 @@ def _find(partition: _Partition, logged: LoggedEvent) -> Fact | None:
     if kind is None:
         return None
     reason, operator = _describe_cause(data)
+    if kind is Kind.DEMOTED and not operator:
+        kind = Kind.REJECTED  # the validator judged the run again
     if kind is Kind.TERMINAL and not operator:
         reason = f"{_describe_terminal(partition)}; {reason}"
     return Fact.of_partition(kind, partition.key, logged.idempotency_key, reason=reason, operator=operator)

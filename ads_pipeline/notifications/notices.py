@@ -11,6 +11,7 @@ from datetime import date, datetime
 from enum import StrEnum
 from typing import Any, Final
 
+from ads_pipeline.domain.conditions import Condition
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.sequences import cut
 from ads_pipeline.quoting import printable
@@ -40,19 +41,29 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindText:
-    """How a kind is shown. `command` lists the partitions of several days, or explains a subject."""
+    """How a kind is shown. `command` lists the partitions of several days, or explains a subject.
+
+    `conditions` are those that the days of the kind have, if it is told only as long as they have one of them.
+    """
 
     label: str
     meaning: str
-    command: str
+    command: str = ""
+    conditions: tuple[Condition, ...] = ()
+
+    def list_days(self, selection: str) -> str:
+        """The command that lists the selected days."""
+        if not self.conditions:
+            return self.command.format(selection=selection)
+        return f"ads-pipeline state inspect {' '.join(f'--condition {each}' for each in self.conditions)} {selection}"
 
 
-_INSPECT: Final = "ads-pipeline state inspect --condition {} {{selection}}"
+_BLOCKED: Final = (Condition.BLOCKED, Condition.BLOCKED_RERUN)
 KINDS: Final[Mapping[Kind, KindText]] = {
     Kind.REJECTED: KindText(
         label="Rejected",
         meaning="The validator rejected a run, and readers see no rows of the day. Further attempts are silent.",
-        command=_INSPECT.format("rejected"),
+        conditions=(Condition.REJECTED,),
     ),
     Kind.TERMINAL: KindText(
         label="No more retries",
@@ -62,17 +73,17 @@ KINDS: Final[Mapping[Kind, KindText]] = {
     Kind.LOAD_FAILED: KindText(
         label="Load failed",
         meaning="An accepted run does not match its sealed files any more, so it cannot be loaded.",
-        command=_INSPECT.format("blocked --condition blocked_rerun"),
+        conditions=_BLOCKED,
     ),
     Kind.BLOCKED: KindText(
         label="Blocked",
         meaning="Runs wait for a person: no contract judges them, or nothing judged or loaded them for hours.",
-        command=_INSPECT.format("blocked --condition blocked_rerun"),
+        conditions=_BLOCKED,
     ),
     Kind.OVERDUE: KindText(
         label="Overdue",
         meaning="The deadline of the day has passed, and no accepted run has arrived.",
-        command=_INSPECT.format("late --condition missing"),
+        conditions=(Condition.LATE, Condition.MISSING),
     ),
     Kind.PARKED: KindText(
         label="Parked",
@@ -94,17 +105,17 @@ KINDS: Final[Mapping[Kind, KindText]] = {
     Kind.DEMOTED: KindText(
         label="Demoted",
         meaning="The run that readers saw was rejected. Its rows were removed.",
-        command=_INSPECT.format("hidden"),
+        conditions=(Condition.HIDDEN,),
     ),
     Kind.WITHDRAWN: KindText(
         label="Withdrawn",
         meaning="An operator hid a day.",
-        command=_INSPECT.format("hidden"),
+        conditions=(Condition.HIDDEN,),
     ),
     Kind.REJECTED_RERUN: KindText(
         label="Rejected rerun",
         meaning="A newer run was rejected. Readers still see the accepted run before it.",
-        command=_INSPECT.format("rejected_rerun"),
+        conditions=(Condition.REJECTED_RERUN,),
     ),
     Kind.RUN_DIED: KindText(
         label="Run died",
@@ -165,7 +176,7 @@ class Notice:
             return f"ads-pipeline state why {self.subjects[0]}/{self.query_name}/{self.first_day}"
         customers = [f"--customer {each}" for each in self.subjects] if len(self.subjects) <= SHOWN_IN_TEXT else []
         days = f"--since {self.first_day} --until {self.last_day}"
-        return KINDS[self.kind].command.format(selection=" ".join(["--query", self.query_name, *customers, days]))
+        return KINDS[self.kind].list_days(" ".join(["--query", self.query_name, *customers, days]))
 
     @property
     def json(self) -> dict[str, Any]:

@@ -113,7 +113,7 @@ class Outbox:
         blocked = finder.list_blocked(now) if self._is_search_due(now) else None
         notices = group_facts(
             [
-                *finder.of_events(events),
+                *finder.of_events(events, now),
                 *finder.of_deadlines(self.deadlines_at, now),
                 *finder.of_ended_waits(self.deadlines_at, now),
                 *of_parkings(parking for name, parking in parkings.items() if name not in self.parkings),

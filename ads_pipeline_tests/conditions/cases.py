@@ -254,7 +254,7 @@ CASES: Final = {
     ),
     "demoted, retried": Case(
         made_by="`state demote` and `state retry`",
-        condition=Condition.HIDDEN,
+        condition=Condition.LATE,
         gap=GapReason.WAITING,
         first=good,
         then=demote_and_retry,

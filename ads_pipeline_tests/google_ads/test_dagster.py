@@ -170,7 +170,9 @@ def test_failed_discovery_loses_no_account(server: LoopbackServer, location: Loc
     )
     now = datetime.now(UTC)
     events, _position = read_events_after(location.deployment.ledger.engine, position, EVENT_TYPES, now=now)
-    assert [(each.kind, each.subject) for each in finder.of_events(events)] == [(Kind.DISCOVERY_FAILED, "google_ads")]
+    assert [(each.kind, each.subject) for each in finder.of_events(events, now)] == [
+        (Kind.DISCOVERY_FAILED, "google_ads")
+    ]
     after = location.deployment.ledger.accounts.by_id("google_ads")
     assert {customer: account.gone_at for customer, account in after.items()} == dict.fromkeys(before)
     parked = {each.name for each in location.deployment.ledger.retry_queue.list_parkings("google_ads")}

@@ -69,7 +69,7 @@ class Reading:
         events, self.position = read_events_after(
             self.ledger.engine, self.position, EVENT_TYPES, now=datetime.now(UTC)
         )
-        return list(self.finder.of_events(events))
+        return list(self.finder.of_events(events, datetime.now(UTC)))
 
     def shown(self) -> list[tuple[Kind, PartitionKey | None, str, str]]:
         return [(fact.kind, fact.key, fact.reason, fact.operator) for fact in self.read()]
