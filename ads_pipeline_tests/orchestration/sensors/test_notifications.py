@@ -151,7 +151,8 @@ def test_each_kind_arrives_once(deployment: Deployment, server: WebhookServer, t
     publish_runs(ledger, run(key(1), "r1"), run(key(2), "r1"), run(key(3), "r1"))
     ledger.registrations.register(sealed_runs(run(key(8), "r1"), schema_version="9"))  # blocked
     ledger.accounts.record_failure("google_ads", "no account is visible")
-    ledger.quota.hold(Hold(source="google_ads", until=deployment.clock.now + timedelta(days=1), why="no quota left"))
+    tomorrow = deployment.clock.now + timedelta(days=1)  # of another customer: days that wait for it are not overdue
+    ledger.quota.hold(Hold(source="google_ads", customer_id="10", until=tomorrow, why="no quota left"))
     deployment.reject(5)  # rejected
     deployment.reject(6, 300)  # terminal, because it is too old
     ledger.actions.park(
