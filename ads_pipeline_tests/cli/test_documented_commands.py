@@ -11,7 +11,7 @@ from ads_pipeline_tests.cli.running import DemoCommandLine
 ROOT = Path(__file__).parents[2]
 # The demo has gaps and a damaged payload, and its failures are too old to be retried.
 SERVERS = {"engine"}  # end only when they are stopped; tests of their own start them
-FOUND_SOMETHING = {"warehouse gaps": 1, "raw verify": 1, "ledger copy": 69, "state retry": 3}
+FOUND_SOMETHING = {"warehouse gaps": 1, "raw verify": 1, "ledger copy": 69, "state retry": 3, "state acknowledge": 3}
 
 
 def documented_commands() -> list[str]:
