@@ -78,6 +78,19 @@ class DayRules:
         """The time at which the day's report should be readable."""
         return self.expect(key.customer_id, key.query_name, NONE_EXPECTED).deadline(key.logical_date)
 
+    def last_ended_day(self, key: PartitionKey) -> date:
+        """The newest day that has ended in the zone of the partition's account."""
+        expected = replace(self.expect(key.customer_id, key.query_name, NONE_EXPECTED), due_after=timedelta())
+        return expected.last_due_day(self.now)
+
+    def newest_due_day(self) -> date:
+        """The newest day that is due for an account in any known zone."""
+        return max(
+            self.expect(customer, query, NONE_EXPECTED).last_due_day(self.now)
+            for customer in self.one_of_each_zone
+            for query in self.due_after
+        )
+
     @property
     def one_of_each_zone(self) -> set[str]:
         """A customer of each time zone, and one whose zone is not known."""

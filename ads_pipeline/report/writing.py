@@ -60,7 +60,7 @@ class ReportWriter:
             sum_per_day=self._sum_per_day,
             currency_of=self._find_currency,
         )
-        until = now.astimezone(UTC).date() - timedelta(days=1)
+        until = max(now.astimezone(UTC).date() - timedelta(days=1), rules.newest_due_day())
         since = max(apis.start_date, until - timedelta(days=MAX_DAYS - 1))
         content = reader.read(since=since, until=until)
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -86,6 +86,15 @@ def test_lateness_follows_the_accounts_own_day(accounts: Ledger, now: datetime, 
     assert gaps.days.keys() == late.keys()
 
 
+@pytest.mark.invariant("L7", "L8")
+def test_late_day_has_ended_for_commands_and_report(accounts: Ledger) -> None:
+    """Commands accept each late day and the report reaches it, also before the day has ended in UTC."""
+    evening = rules(accounts, datetime(2026, 2, 12, 22, tzinfo=UTC))
+    late = find(accounts, evening.now)
+    assert {each for each in late if each.logical_date > evening.last_ended_day(each)} == set()
+    assert evening.newest_due_day() == max(each.logical_date for each in late) == evening.now.date()
+
+
 @pytest.mark.invariant("L9")
 def test_overdue_day_is_notified_at_the_deadline_of_its_account(accounts: Ledger) -> None:
     """Each day once, in the tick after its own deadline."""

@@ -14,6 +14,7 @@ from ads_pipeline.cli.state.selection import parse_own, require_possible
 from ads_pipeline.domain.fetching import FailedFetch
 from ads_pipeline.domain.retry import ERROR_POLICIES
 from ads_pipeline.errors import BadCommand
+from ads_pipeline.pipeline.day_conditions import DayRules
 from ads_pipeline.quoting import quoted, suggest
 from ads_pipeline.settings import Settings
 
@@ -54,7 +55,7 @@ def report_failure(
     The failure counts for the retry policy: the partition is due again after a delay, or parked when its account or
     query has to be repaired. It is no attempt at a verdict. Do not put secrets or report rows into the message.
     """
-    key = require_possible(parse_own(partition, settings), settings)
+    key = parse_own(partition, settings)
     if not message.strip():
         raise BadCommand("--message is empty: give what the source answered")
     failed_at = _parse_instant("--at", at)
@@ -67,6 +68,7 @@ def report_failure(
         failure_id=failure_id or (f"at-{failed_at:%Y%m%dT%H%M%S.%fZ}" if failed_at else str(uuid.uuid4())),
     )
     with open_ledger_for_writing(settings) as ledger:
+        require_possible(key, settings, DayRules.read(ledger, settings, now=datetime.now(UTC)))
         recorded = key in ledger.failed_fetches.record([failure], settings.retry_policy)
         forecast = ledger.retry_queue.forecast([ledger.states.get(key)], settings.retry_policy)[key]
     notes = [f"{'recorded' if recorded else 'already recorded:'} failure {failure.failure_id} of {key}"]

@@ -6,7 +6,7 @@ Every mistake is reported before anything changes.
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from itertools import product
 from typing import Any, Final
 
@@ -120,7 +120,8 @@ class PartitionsToEnqueue(SelectedPartitions):
             found: Iterable[PartitionKey] = [parse_own(word, settings) for word in dict.fromkeys(self.partitions)]
         else:
             found = self._list_days(settings, parse_customers(self.filters.customer) or known)
-        keys = [require_possible(key, settings) for key in found]
+        rules = DayRules.read(ledger, settings, now=datetime.now(UTC))
+        keys = [require_possible(key, settings, rules) for key in found]
         new = sorted({key.customer_id for key in keys} - set(known))
         problem = "the ledger records no partition of it"
         warnings = [f"customer {customer} is new: {problem}; {suggest(customer, known)}" for customer in new]
@@ -146,8 +147,11 @@ class DaysToAcknowledge(SelectedPartitions):
         if self.partitions:
             if str(self) or self.all_partitions:
                 raise BadCommand(PARTITIONS_AND_OPTIONS)
-            keys = [require_possible(parse_own(word, settings), settings) for word in dict.fromkeys(self.partitions)]
-            days = describe_days(ledger, keys, DayRules.read(ledger, settings, now=datetime.now(UTC)))
+            rules = DayRules.read(ledger, settings, now=datetime.now(UTC))
+            words = dict.fromkeys(self.partitions)
+            days = describe_days(
+                ledger, [require_possible(parse_own(word, settings), settings, rules) for word in words], rules
+            )
         elif self.all_partitions is not bool(str(self)):
             selection = select_known(self.filters, settings, ledger)
             days = find_listed_days(settings, ledger, selection, NEEDS_OPERATOR)
@@ -211,20 +215,23 @@ def find_recorded_partitions(given: Iterable[str], settings: Settings, ledger: L
     return list(dict.fromkeys(keys))
 
 
-def require_possible(key: PartitionKey, settings: Settings) -> PartitionKey:
-    """The key. Raises BadName for a partition that no run can have: its query is not defined, or not its day."""
+def require_possible(key: PartitionKey, settings: Settings, rules: DayRules) -> PartitionKey:
+    """The key. Raises BadName for a partition that no run can have: its query is not defined, or not its day.
+
+    A day ends in the zone of the account, and in UTC where the zone is not known.
+    """
     if key.source != settings.google_apis.source:
         raise BadName(
             "partition", str(key), f"{settings.queries_file} defines the source {settings.google_apis.source}"
         )
     settings.query(key.query_name)
-    day, first, today = key.logical_date, settings.google_apis.start_date, datetime.now(UTC).date()
+    day, first = key.logical_date, settings.google_apis.start_date
     if day < first:
         rule = f"{settings.queries_file} starts at {first}; give a later day, or change its start_date"
         raise BadName("logical_date", str(day), rule)
-    if day >= today:
-        ends = f"the day has not ended (UTC); the last complete day is {today - timedelta(days=1)}"
-        raise BadName("logical_date", str(day), ends)
+    last = rules.last_ended_day(key)
+    if day > last:
+        raise BadName("logical_date", str(day), f"the day has not ended; the last complete day is {last}")
     return key
 
 

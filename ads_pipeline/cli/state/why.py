@@ -36,6 +36,7 @@ from ads_pipeline.domain.readability import DayCondition
 from ads_pipeline.domain.run_events import LoggedEvent
 from ads_pipeline.domain.transitions import RegisteredRun
 from ads_pipeline.ledger.values import Attempt, PartitionAction, Pointer
+from ads_pipeline.pipeline.day_conditions import DayRules
 from ads_pipeline.pipeline.extraction.account_days import describe_account
 from ads_pipeline.pipeline.next_steps import next_steps
 from ads_pipeline.pipeline.staleness import AssetStatus
@@ -65,7 +66,8 @@ def print_report(settings: Settings, partition: OneOrMostUrgent = None, *, as_js
         return
     report = gather_report(settings, key)
     if not report.is_known:
-        require_possible(key, settings)
+        with open_ledger(settings) as ledger:
+            require_possible(key, settings, DayRules.read(ledger, settings, now=report.now))
     if as_json:
         write_json([_json_fields(report)])
     else:

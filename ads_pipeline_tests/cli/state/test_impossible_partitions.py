@@ -11,7 +11,7 @@ IMPOSSIBLE = {
     "unknown query": ("101/campaign_dayly/2026-03-01", "did you mean campaign_daily?"),
     "malformed customer": ("204-6619385/campaign_daily/2026-03-01", "1 to 20 digits 0-9, without hyphens"),
     "before the start date": ("101/campaign_daily/1999-01-01", "starts at 2024-01-01; give a later day"),
-    "future day": ("101/campaign_daily/2999-01-01", "the day has not ended (UTC); the last complete day is "),
+    "future day": ("101/campaign_daily/2999-01-01", "the day has not ended; the last complete day is "),
     "today": ("101/campaign_daily/{today}", "the last complete day is {yesterday}"),
     "another source": ("bing/101/campaign_daily/2026-03-01", "defines the source google_ads"),
 }
