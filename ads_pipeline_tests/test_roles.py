@@ -40,7 +40,7 @@ INSERTABLE = {
     Role.EXTRACTOR: {"run_head", "run_events", "partition_state"} | RETRY_TABLES,
     Role.OPERATOR: EVENT_TABLES
     | {"partition_state", "control_actions", "control_action_partitions", "requests", "retry_schedule"}
-    | {"terminal_marks", "parkings", "accounts", "quota_head", "api_operations", "api_holds", "retry_resets"},
+    | {"terminal_marks", "parkings", "accounts", "api_operations", "api_holds", "retry_resets"},
     Role.RUNNER: {*TABLES} - {"control_actions", "control_action_partitions", "requests", "terminal_marks"},
 }
 FORBIDDEN_TO_ALL = (

@@ -286,7 +286,6 @@ FINAL_STATES: Final[Mapping[StateKind, frozenset[str]]] = {
             "load_records",
             "partition_state",
             "partition_status",
-            "quota_head",
             "retry_resets",
             "run_events",
             "runs",

@@ -44,7 +44,6 @@ _FAILED_FETCHES: Final = {
 }
 _EXTRACTION: Final = {
     "accounts": "INSERT, UPDATE",
-    "quota_head": "INSERT, UPDATE",
     "api_operations": "INSERT",
     "api_holds": "INSERT, UPDATE",
     "retry_resets": "INSERT, UPDATE",

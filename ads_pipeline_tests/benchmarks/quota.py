@@ -84,10 +84,8 @@ def _fill(engine: sa.Engine, now: datetime) -> None:
         }
         for number in range(1, OPERATIONS + 1)
     ]
-    head = {"source": SOURCE, "opened_at": first}
 
     def write(connection: sa.Connection) -> None:
         connection.execute(sa.insert(api_operations), rows)
-        connection.execute(sa.insert(api_operations.metadata.tables["quota_head"]), [head])
 
     database.transact(engine, write)

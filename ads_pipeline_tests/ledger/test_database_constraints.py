@@ -373,7 +373,7 @@ def test_pointer_moves_to_the_current_run_only(forgeable_ledger: Ledger, backdoo
     )
 
 
-LOGS = (*APPEND_ONLY, "run_events", "leases", "claims", "partition_state", "quota_head")
+LOGS = (*APPEND_ONLY, "run_events", "leases", "claims", "partition_state")
 
 
 @pytest.mark.invariant("S6", "E6")

@@ -1,6 +1,6 @@
 """Holds on the calls to a source: placed, made longer, tried by one probe at a time, and lifted.
 
-Who changes a hold has locked the row of its source in `quota_head`, so that all processes see one order.
+Who changes a hold has locked its source by `lock_source`, so that all processes see one order.
 """
 
 from collections.abc import Iterable, Iterator
@@ -22,18 +22,20 @@ from ads_pipeline.domain.outages import (
 )
 from ads_pipeline.domain.quota import Granted, Hold, Operation, OperationOutcome, Refused
 from ads_pipeline.ledger.control.retry_resets import RECOVERY, reset_retries
-from ads_pipeline.ledger.control.tables import api_holds, quota_head
-from ads_pipeline.ledger.statements import Statement, insert, query, upsert
+from ads_pipeline.ledger.control.tables import api_holds
+from ads_pipeline.ledger.statements import query, upsert
 from ads_pipeline.ledger.tables import Instant, instant_text
 from ads_pipeline.ledger.transactions import LedgerTransaction
 from ads_pipeline.quoting import printable
 
-INSERT_HEAD: Final = insert(quota_head, skip_present=True)
-_LOCK_HEAD: Final = Statement(
-    "lock_quota_head",
-    {"source": "text"},
-    "SELECT {now} AS now FROM quota_head WHERE source = (SELECT source FROM {given}) {for_update}",
-)
+QUOTA_LOCK: Final = 0x71756F7461  # any seed that no other advisory lock of the database uses
+# The transaction holds the lock until its end. The clock is read after the wait.
+_LOCK_SOURCE: Final = sa.text(
+    """
+    WITH locked AS MATERIALIZED (SELECT pg_advisory_xact_lock(hashtextextended(:source, :seed)))
+    SELECT clock_timestamp() AS now FROM locked
+    """
+).columns(now=Instant())
 WHOLE_SOURCE: Final = ""  # the customer_id of a hold on all calls
 # A hold that stops the call of the row `given`, with the times `now`, `probe_limit` and `probe_turn`: its time has
 # not come, its probe has no outcome yet, or another account probes first.
@@ -96,15 +98,11 @@ _COUNT_ACCOUNTS: Final = query(
 
 def lock_source(transaction: LedgerTransaction, source: str) -> datetime:
     """Wait for the reservations and holds of the source that have begun. Return the time after that."""
-    connection, clock, given = transaction.connection, transaction.writer.clock, [{"source": source}]
+    connection, clock = transaction.connection, transaction.writer.clock
     if connection.dialect.name == "sqlite":  # the transaction has locked the whole file, on this machine's clock
         return clock() if clock else datetime.now(UTC)
-    locked = _LOCK_HEAD.execute(connection, given).one_or_none()
-    if locked is None:
-        INSERT_HEAD.write(connection, [(source, transaction.at)])
-        locked = _LOCK_HEAD.execute(connection, given).one()
-    now: datetime = clock() if clock else locked.now
-    return now
+    locked_at: datetime = connection.execute(_LOCK_SOURCE, {"source": source, "seed": QUOTA_LOCK}).scalar_one()
+    return clock() if clock else locked_at
 
 
 def read_holds(connection: sa.Connection, source: str) -> list[Hold]:

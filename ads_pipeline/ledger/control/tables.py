@@ -46,9 +46,6 @@ parkings = define_table(
     "source text key, scope text key, name text key, error_class text, why text, parked_at instant",
 )
 
-# One row a source. Its lock serializes the reservations of operations and the changes of holds.
-quota_head = define_table("quota_head", "source text key, opened_at instant")
-
 # The last hold on the calls about one customer, or on all calls with an empty customer_id. `failed_no` is the call
 # for which it was placed or made longer, after `failures` unanswered calls in a row. `probe_no` is the one call that
 # may find out whether it can be lifted. `held_at` is when it began; with `lifted_at` it has ended.

@@ -27,7 +27,6 @@ from ads_pipeline.domain.quota import (
 from ads_pipeline.domain.run_events import idempotency_key
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.control.holds import (
-    INSERT_HEAD,
     IS_PROBE,
     STOPS_CALL,
     active,
@@ -276,8 +275,6 @@ def _reserve(transaction: LedgerTransaction, operation: Operation, limits: Quota
         refused = _find_refusal(connection, operation, limits, now)
         _emit_waiting(transaction, operation, refused.until, refused.why)
         return refused
-    if row.operation_no == 1:
-        INSERT_HEAD.write(connection, [(source, instant_text(now))])
     if row.is_probe:
         mark_probe(connection, operation, row.operation_no, now)
     return Granted(operation=operation, number=row.operation_no, is_probe=row.is_probe)

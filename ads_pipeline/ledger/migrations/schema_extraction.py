@@ -1,4 +1,4 @@
-"""The tables of extraction: accounts, API operations, the row that serializes reservations, and holds."""
+"""The tables of extraction: accounts, API operations and holds."""
 
 from typing import Final
 
@@ -24,11 +24,6 @@ CREATE TABLE accounts (
     lookback_read_at {instant},
     PRIMARY KEY (source, customer_id)
 ) {options_50};
-
-CREATE TABLE quota_head (
-    source {text} NOT NULL PRIMARY KEY,
-    opened_at {instant} NOT NULL
-) {options};
 
 CREATE TABLE api_operations (
     source {text} NOT NULL,
@@ -87,12 +82,11 @@ CREATE INDEX api_operations_narrowed ON api_operations (source, at)
 WHERE outcome IN ('range_too_wide', 'single_days_only', 'timed_out')
 """
 
-NEVER_REPLACED: Final = ("api_operations", "quota_head")
+NEVER_REPLACED: Final = ("api_operations",)
 
 
 def triggers(dialect: str) -> list[str]:
     return [
         *append_only(dialect, "api_operations"),
-        *refuse(dialect, "quota_head", "DELETE"),
         *refuse(dialect, "accounts", "DELETE"),
     ]

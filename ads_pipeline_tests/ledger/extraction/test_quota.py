@@ -291,12 +291,11 @@ def test_hold_of_the_source_emits_the_same_event(timed_ledger: Ledger, clock: Fa
 
 
 def test_spent_operations_cannot_be_forgotten(timed_ledger: Ledger, backdoor: sa.Engine) -> None:
-    """The database refuses to delete an operation, to change it, and to remove the lock of its source."""
+    """The database refuses to delete an operation and to change it."""
     timed_ledger.quota.reserve(FRESH, QuotaLimits())
     for statement in (
         "DELETE FROM api_operations",
         "UPDATE api_operations SET lane = 'backfill'",
-        "DELETE FROM quota_head",
     ):
         with pytest.raises(LedgerRefused):
             database.transact(backdoor, lambda c, text=statement: c.exec_driver_sql(text))  # type: ignore[misc]
