@@ -40,8 +40,8 @@ INSERTABLE = {
     Role.EXTRACTOR: {"run_head", "run_events", "partition_state"} | RETRY_TABLES,
     Role.OPERATOR: EVENT_TABLES
     | {"partition_state", "control_actions", "control_action_partitions", "requests", "retry_schedule"}
-    | {"terminal_marks", "parkings", "accounts", "api_operations", "api_holds", "retry_resets"},
-    Role.RUNNER: {*TABLES} - {"control_actions", "control_action_partitions", "requests", "terminal_marks"},
+    | {"parkings", "accounts", "api_operations", "api_holds", "retry_resets"},
+    Role.RUNNER: {*TABLES} - {"control_actions", "control_action_partitions", "requests"},
 }
 FORBIDDEN_TO_ALL = (
     *(f"TRUNCATE {table} CASCADE" for table in TABLES),
@@ -81,7 +81,7 @@ FORBIDDEN = {
         "UPDATE partition_status SET stale_since = NULL WHERE false",
         "DELETE FROM demotions WHERE false",
     ),
-    Role.RUNNER: ("DELETE FROM accounts WHERE false", "DELETE FROM terminal_marks WHERE false"),
+    Role.RUNNER: ("DELETE FROM accounts WHERE false", "DELETE FROM control_actions WHERE false"),
 }
 
 

@@ -53,7 +53,6 @@ LEDGER_STATES: Final = (
     open_state(
         StateKind.TABLE,
         "requests",
-        "terminal_marks",
         "parkings",
         ended_by="as requests, terminal partitions and parkings above",
         within="as above",

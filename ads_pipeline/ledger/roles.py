@@ -78,7 +78,6 @@ RIGHTS: Final[Mapping[Role, Mapping[str, str]]] = {
         "control_action_partitions": "INSERT",
         "requests": "INSERT, UPDATE, DELETE",
         "retry_schedule": "INSERT, UPDATE, DELETE",
-        "terminal_marks": "INSERT, DELETE",
         "parkings": "INSERT, DELETE",
     },
 }

@@ -80,7 +80,7 @@ RUN_NAMES: Final = [Run(key=key, run_id="r1") for key in KEYS]
 Query = Callable[[LedgerReader], object]
 # These check that a retry or request is still failed, not terminal, not parked and not claimed.
 ELIGIBILITY: Final = {
-    *(PRIMARY, BY_DAY, FAILED, "terminal_marks_pkey", "parkings_pkey"),
+    *(PRIMARY, BY_DAY, FAILED, "parkings_pkey", "control_action_partitions_by_key", "control_actions_pkey"),
     *("claims_pkey", "claims_by_run", "leases_pkey", "leases_open"),  # from the claim, or from the few open leases
 }
 WINDOW: Final = DayWindow(

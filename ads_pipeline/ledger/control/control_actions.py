@@ -21,8 +21,9 @@ from ads_pipeline.ledger.control.audit_log import is_logged, log_action
 from ads_pipeline.ledger.control.holds import lift_hold, lock_source
 from ads_pipeline.ledger.control.retries import Parking
 from ads_pipeline.ledger.control.retry_queue import RetryQueue
+from ads_pipeline.ledger.control.retry_queue_queries import READ_MARKED
 from ads_pipeline.ledger.control.retry_resets import reset_retries
-from ads_pipeline.ledger.control.tables import parkings, requests, terminal_marks
+from ads_pipeline.ledger.control.tables import parkings, requests
 from ads_pipeline.ledger.row_mapping import (
     decode_key,
     encode_key,
@@ -30,7 +31,7 @@ from ads_pipeline.ledger.row_mapping import (
     encode_state,
     key_of_table,
 )
-from ads_pipeline.ledger.statements import KEY_COLUMNS, RowWrite, Statement, columns_of, insert, select_given, upsert
+from ads_pipeline.ledger.statements import KEY_COLUMNS, RowWrite, Statement, columns_of, insert, upsert
 from ads_pipeline.ledger.tables import control_action_partitions, partition_state
 from ads_pipeline.ledger.transactions import LedgerTransaction, LedgerWriter
 from ads_pipeline.ledger.values import ActionRequest, ActionResult
@@ -98,11 +99,6 @@ _READ_PRESENT_EVENTS: Final = Statement(
     "read_present_events",
     {"run_id": "text", "idempotency_key": "text"},
     "SELECT idempotency_key FROM {given} JOIN run_events USING (run_id, idempotency_key)",
-)
-_INSERT_MARKS: Final = insert(terminal_marks)
-_READ_MARKS: Final = select_given(terminal_marks)
-_DELETE_MARKS: Final = Statement(
-    "delete_terminal_marks", KEY_COLUMNS, "DELETE FROM terminal_marks WHERE ({key}) IN (SELECT {key} FROM {given})"
 )
 INSERT_PARKINGS: Final = insert(parkings, skip_present=True)
 
@@ -228,11 +224,6 @@ def _write_changes(
         }
         rows = (encode_key_by_name(state.key) | {"attempt_no": state.attempt_count} | opened for state in changed)
         _UPSERT_REQUESTS.write(connection, rows)
-    if action is Action.MARK_TERMINAL:
-        mark = request.action_id, transaction.at
-        _INSERT_MARKS.write(connection, (encode_key(key) + mark for key in keys))
-    if action is Action.CLEAR_TERMINAL:
-        _DELETE_MARKS.execute(connection, map(encode_key, keys))
 
 
 def _emit_events(
@@ -301,7 +292,7 @@ def _find_recorded(
     if action is Action.REPROCESS:
         return set(map(decode_key, _READ_OPEN_REQUESTS.execute(transaction.connection, map(encode_key, keys))))
     if action in {Action.REQUEUE, Action.MARK_TERMINAL, Action.CLEAR_TERMINAL}:
-        return set(map(decode_key, _READ_MARKS.execute(transaction.connection, map(encode_key, keys))))
+        return set(map(decode_key, READ_MARKED.execute(transaction.connection, map(encode_key, keys))))
     return ()
 
 

@@ -42,7 +42,7 @@ from ads_pipeline.ledger.control.retries import (
     decide_next_retry,
 )
 from ads_pipeline.ledger.control.retry_resets import read_resets
-from ads_pipeline.ledger.control.tables import failed_fetches, parkings, requests, retry_schedule, terminal_marks
+from ads_pipeline.ledger.control.tables import failed_fetches, parkings, requests, retry_schedule
 from ads_pipeline.ledger.row_mapping import (
     decode_key,
     encode_key,
@@ -60,7 +60,6 @@ PARTITIONS_PER_TRANSACTION: Final = 1_000
 KEYS_PER_QUERY: Final = 10_000  # all keys of a query are one parameter, and callers may pass a million
 _READ_SCHEDULED: Final = select_given(retry_schedule)
 _READ_REQUESTS: Final = select_given(requests)
-_READ_MARKED: Final = select_given(terminal_marks)
 _READ_FAILED_FETCHES: Final = select_given(failed_fetches)
 _READ_REQUEST_TIMES: Final = Statement(
     "request_times", KEY_COLUMNS, "SELECT {key}, requested_at FROM {given} JOIN requests USING ({key})"
@@ -123,7 +122,7 @@ class RetryQueue:
 
     def find_marked(self, keys: Iterable[PartitionKey]) -> set[PartitionKey]:
         """The partitions among `keys` that are marked as terminal."""
-        return set(map(decode_key, self._read(_READ_MARKED, keys)))
+        return set(map(decode_key, self._read(retry_queue_queries.READ_MARKED, keys)))
 
     def list_parkings(self, source: str) -> list[Parking]:
         """What is parked of a source, by scope and name."""

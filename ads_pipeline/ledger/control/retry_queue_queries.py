@@ -20,7 +20,7 @@ from ads_pipeline.domain.retry import (
     RetryPolicy,
     newest_expired_day,
 )
-from ads_pipeline.ledger.statements import query
+from ads_pipeline.ledger.statements import KEY_COLUMNS, Statement, query
 from ads_pipeline.ledger.tables import KEY, Day, Instant
 
 REQUESTS_PER_CLEANUP: Final = 10_000  # a backfill may leave a million open requests
@@ -36,10 +36,19 @@ _IS_LIVE: Final = "ended_at IS NULL AND expires_at > :now"
 _HAS_ATTEMPTS_LEFT: Final = "(failures < :max_attempts OR error_class IN :waiting_classes)"
 
 
+def _is_marked(table: str) -> str:
+    """Marked as terminal, by the log of actions. It has only marks and clearings that changed something, in turn."""
+    return f"""(
+        SELECT sum(CASE action WHEN 'mark_terminal' THEN 1 WHEN 'clear_terminal' THEN -1 ELSE 0 END)
+        FROM control_action_partitions AS changed JOIN control_actions USING (action_id)
+        WHERE ({{changed.key}}) = ({{{table}.key}})
+    ) = 1"""
+
+
 def _is_unblocked(table: str) -> str:
     """Neither marked as terminal, nor parked, nor claimed by a live run."""
     return f"""
-        NOT EXISTS (SELECT 1 FROM terminal_marks WHERE ({{terminal_marks.key}}) = ({{{table}.key}}))
+        {_is_marked(table)} IS NOT TRUE
         AND NOT EXISTS (
             SELECT 1 FROM parkings WHERE parkings.source = {table}.source AND (
                 scope = 'source' OR scope = 'customer' AND parkings.name = {table}.customer_id
@@ -49,6 +58,10 @@ def _is_unblocked(table: str) -> str:
             WHERE ({{claims.key}}) = ({{{table}.key}}) AND {_IS_LIVE})"""
 
 
+# The given partitions that are marked as terminal.
+READ_MARKED: Final = Statement(
+    "marked_partitions", KEY_COLUMNS, f"SELECT {{key}} FROM {{given}} WHERE {_is_marked('given')}"
+)
 # The scheduled retries that are due, the longest due first. A pending partition without a request is due after a
 # failed fetch too; with a request, it waits for the retry of that. What had to wait, was parked or is forgiven has no
 # age limit.

@@ -38,8 +38,6 @@ retry_schedule = define_table(
     "due_at instant, why text, planned_at instant",
 )
 
-terminal_marks = define_table("terminal_marks", PARTITION_KEY, "action_id text, marked_at instant")
-
 # Customers, queries and whole sources that are not fetched until an operator releases them.
 parkings = define_table(
     "parkings",

@@ -79,14 +79,6 @@ CREATE TABLE retry_schedule (
     {check_date}
 ) {options_50};
 
-CREATE TABLE terminal_marks (
-    {key_columns},
-    action_id {text} NOT NULL REFERENCES control_actions (action_id),
-    marked_at {instant} NOT NULL,
-    PRIMARY KEY ({key})
-    {check_date}
-) {options};
-
 CREATE TABLE parkings (
     source {text} NOT NULL,
     scope {text} NOT NULL CHECK (scope IN ('customer', 'query', 'source')),
