@@ -32,7 +32,7 @@ from ads_pipeline_tests.ledger.builders import (
 
 CHECKOUT = Path(ads_pipeline.__file__).parent.parent
 TABLES = [table.name for table in database.METADATA.sorted_tables]
-EVENT_TABLES = {"run_head", "run_events", "run_snapshots", "run_steps"}
+EVENT_TABLES = {"run_head", "run_events"}
 RETRY_TABLES = {"failed_fetches", "parkings", "retry_schedule", "finished_attempts", "partition_status"}
 # The tables in which a role may insert rows.
 INSERTABLE = {
@@ -55,7 +55,7 @@ FORBIDDEN_TO_ALL = (
     "SET session_replication_role = replica",
     *(
         f"DELETE FROM {table} WHERE false"
-        for table in ("run_head", "run_events", "run_snapshots", "run_steps", "runs", "partition_state", "attempts")
+        for table in ("run_head", "run_events", "runs", "partition_state", "attempts")
     ),
     *(
         f"DELETE FROM {table} WHERE false"

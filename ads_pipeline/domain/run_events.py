@@ -141,6 +141,14 @@ class LoggedEvent:
     persisted_at: datetime
     idempotency_key: str
 
+    @property
+    def event_type(self) -> str:
+        return self.event.event_type
+
+    @property
+    def step_id(self) -> str | None:
+        return self.event.step_id
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendResult:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from ads_pipeline.domain.run_events import RUN_TYPES, STEP_TYPES, AppendResult, Event, LoggedEvent
 
@@ -90,6 +90,31 @@ class RunSnapshot:
     stale_since: datetime | None = None
 
 
+class FoldableEvent(Protocol):
+    """What a fold reads of a stored event."""
+
+    @property
+    def run_seq(self) -> int: ...
+    @property
+    def event_type(self) -> str: ...
+    @property
+    def step_id(self) -> str | None: ...
+    @property
+    def persisted_at(self) -> datetime: ...
+
+
+E = TypeVar("E", bound=FoldableEvent)
+
+
+class EventSummary(NamedTuple):
+    """What a fold needs of a stored event. A tuple, because there may be thousands."""
+
+    run_seq: int
+    event_type: str
+    step_id: str | None
+    persisted_at: datetime
+
+
 class RunEventStore(Protocol):
     """The interface of a store of run events. `ads_pipeline.testing.run_event_stores` checks any store."""
 
@@ -120,7 +145,7 @@ class RunEventStore(Protocol):
 
 
 def fold_events(
-    before: RunSnapshot, steps: Mapping[str, StepStatus], events: Iterable[LoggedEvent]
+    before: RunSnapshot, steps: Mapping[str, StepStatus], events: Iterable[FoldableEvent]
 ) -> tuple[RunSnapshot, dict[str, StepStatus]]:
     """The snapshot after these events, and the steps they changed. Events that were folded before are skipped.
 
@@ -129,11 +154,10 @@ def fold_events(
     status, last_seq, inconsistencies = before.status, before.last_event_seq, before.inconsistencies
     started_at, ended_at = before.started_at, before.ended_at
     counts, changed = Counter(before.steps), dict[str, StepStatus]()
-    for logged in events:
-        event = logged.event
-        if logged.run_seq <= last_seq:
+    for event in events:
+        if event.run_seq <= last_seq:
             continue
-        last_seq = logged.run_seq
+        last_seq = event.run_seq
         is_step = event.event_type in STEP_STATUS_AFTER
         if not is_step and event.event_type not in RUN_TYPES:
             continue
@@ -144,8 +168,8 @@ def fold_events(
             inconsistencies += 1
             continue
         status = RunStatus.RUNNING if is_step and next_status is RunStatus.PENDING else next_status
-        started_at = started_at or logged.persisted_at
-        ended_at = logged.persisted_at if status.is_terminal else None
+        started_at = started_at or event.persisted_at
+        ended_at = event.persisted_at if status.is_terminal else None
         step_status = STEP_STATUS_AFTER.get(event.event_type)
         if step_status is not None and event.step_id is not None:
             previous = changed.get(event.step_id) or steps.get(event.step_id)
@@ -165,10 +189,10 @@ def fold_events(
     return snapshot, changed
 
 
-def contiguous_prefix(after_seq: int, events: Sequence[LoggedEvent]) -> Sequence[LoggedEvent]:
+def contiguous_prefix(after_seq: int, events: Sequence[E]) -> Sequence[E]:
     """The events up to the first gap in the sequence after `after_seq`."""
-    for index, logged in enumerate(events):
-        if logged.run_seq != after_seq + 1 + index:
+    for index, event in enumerate(events):
+        if event.run_seq != after_seq + 1 + index:
             return events[:index]
     return events
 

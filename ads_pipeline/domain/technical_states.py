@@ -78,8 +78,6 @@ LEDGER_STATES: Final = (
     open_state(
         StateKind.TABLE,
         "run_head",
-        "run_snapshots",
-        "run_steps",
         ended_by="the projection in every run, and `run_completion`",
         within="20 seconds",
         otherwise="`events runs` marks the run as behind",

@@ -32,8 +32,13 @@ PURPOSES: Final[Mapping[Role, str]] = {
     Role.OPERATOR: "control actions; state demote, restore, rejudge and reconcile need runner too",
     Role.OWNER: "owns the tables: migrate, ledger copy, events retire",
 }
-_OWN_EVENTS: Final = {"run_head": "INSERT, UPDATE", "run_events": "INSERT"}
-_EVENTS: Final = _OWN_EVENTS | {"run_snapshots": "INSERT, UPDATE", "run_steps": "INSERT, UPDATE"}
+_HEAD: Final = "run_id, plan_version, last_seq, last_at"
+# An extractor stores no snapshots.
+_OWN_EVENTS: Final = {
+    "run_head": f"INSERT ({_HEAD}, opened_at), UPDATE ({_HEAD}, payload_conflicts)",
+    "run_events": "INSERT",
+}
+_EVENTS: Final = {"run_head": "INSERT, UPDATE", "run_events": "INSERT"}
 _FAILED_FETCHES: Final = {
     "failed_fetches": "INSERT",
     "parkings": "INSERT",

@@ -138,11 +138,13 @@ control_action_partitions = define_table(
     "status_before text, attempt_no integer",
 )
 
-# The newest event of each run. The row is locked to append events in order. The snapshot includes projected_seq.
+# The newest event of each run, and its snapshot, folded from the events up to projected_seq. The row is locked to
+# append events in order. Until the first fold there is no status.
 run_head = define_table(
     "run_head",
     "run_id text key, plan_version text, last_seq bigint, last_at instant, opened_at instant, "
-    "projected_seq bigint, payload_conflicts integer, retired_at instant",
+    "projected_seq bigint, payload_conflicts integer, retired_at instant, status text, steps text, "
+    "started_at instant, ended_at instant, inconsistencies integer, missing_events bigint, stale_since instant",
 )
 
 run_events = define_table(
@@ -152,15 +154,6 @@ run_events = define_table(
     "idempotency_key text, emitted_at text, persisted_at instant, adapter_version text, "
     "caused_by_signal_id text, parent_event_id text",
 )
-
-# The snapshot of each run, folded from its events. It can be rebuilt at any time.
-run_snapshots = define_table(
-    "run_snapshots",
-    "run_id text key, status text, last_event_seq bigint, steps text, started_at instant, ended_at instant, "
-    "inconsistencies integer, missing_events bigint, stale_since instant",
-)
-
-run_steps = define_table("run_steps", "run_id text key, step_id text key, status text")
 
 # The table of ADR-026, with exactly its columns.
 partition_status = define_table(

@@ -337,7 +337,7 @@ def open_run(cli: CommandLine, silence: timedelta) -> str:
     at = instant_text(datetime.now(UTC) - silence)
     execute_sql(
         cli,
-        f"UPDATE run_snapshots SET ended_at = NULL, status = 'RUNNING' WHERE run_id = '{run_id}'",
+        f"UPDATE run_head SET ended_at = NULL, status = 'RUNNING' WHERE run_id = '{run_id}'",
         f"UPDATE run_head SET last_at = '{at}' WHERE run_id = '{run_id}'",
     )
     return run_id

@@ -147,7 +147,7 @@ def _find_open(world: World) -> Iterator[str]:
 _OPEN_ROWS: Final = {
     "leases": "SELECT run_id, expires_at FROM leases WHERE ended_at IS NULL AND expires_at > :later",
     "demotions": "SELECT customer_id, query_name, logical_date, started_at FROM demotions",
-    "run_snapshots": "SELECT run_id, status, started_at FROM run_snapshots WHERE ended_at IS NULL",
+    "open runs": "SELECT run_id, status, started_at FROM run_head WHERE ended_at IS NULL",
     "run_head": "SELECT run_id, last_seq, projected_seq FROM run_head WHERE last_seq > projected_seq",
 }
 

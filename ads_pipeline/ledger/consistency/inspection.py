@@ -26,7 +26,7 @@ from ads_pipeline.ledger.row_mapping import (
 )
 from ads_pipeline.ledger.state.visibility import is_current, last_outcome
 from ads_pipeline.ledger.statements import RUN_COLUMNS, Statement, query
-from ads_pipeline.ledger.tables import demotions, run_head, run_snapshots, runs
+from ads_pipeline.ledger.tables import demotions, run_head, runs
 
 ROWS_PER_FETCH: Final = 5_000
 _RUN: Final = f"SELECT runs.*, {last_outcome('runs')} AS outcome, {is_current('runs')} AS is_current"
@@ -150,9 +150,8 @@ class LedgerInspection(LedgerReader):
         """The runs that have not ended, by id. Runs whose snapshot is behind their events are left out."""
         statement = (
             sa.select(run_head.c.run_id, run_head.c.last_at, leases.c.expires_at)
-            .join(run_snapshots, run_snapshots.c.run_id == run_head.c.run_id)
             .outerjoin(leases, sa.and_(leases.c.run_id == run_head.c.run_id, leases.c.ended_at.is_(None)))
-            .where(run_snapshots.c.ended_at.is_(None), run_head.c.retired_at.is_(None))
+            .where(run_head.c.ended_at.is_(None), run_head.c.retired_at.is_(None))
             .where(run_head.c.projected_seq == run_head.c.last_seq)
             .order_by(run_head.c.run_id)
         )

@@ -15,7 +15,6 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from ads_pipeline.domain.run_events import LEDGER_TYPES, REPEATABLE, AppendResult, Event, EventOrigin
-from ads_pipeline.domain.run_snapshots import RunSnapshot
 from ads_pipeline.errors import BadEvent, EventsNotFound, LedgerRefused, RunClosed, RunOpen
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.control.audit_log import log_request
@@ -28,7 +27,7 @@ from ads_pipeline.ledger.events.event_rows import (
     decode_snapshot,
     encode_event,
 )
-from ads_pipeline.ledger.tables import instant_text, run_events, run_head, run_snapshots
+from ads_pipeline.ledger.tables import instant_text, run_events, run_head
 from ads_pipeline.ledger.values import ActionRequest
 
 RETIREMENT: Final = "retire_events"  # in the log of actions
@@ -71,15 +70,13 @@ class EventLog(EventReader):
                 raise EventsNotFound(run_id, "it has no events")
             if head.retired_at is not None:
                 return 0
-            row = connection.execute(sa.select(run_snapshots).where(run_snapshots.c.run_id == run_id)).one_or_none()
-            snapshot = decode_snapshot(row) if row else RunSnapshot(run_id=run_id)
-            if head.projected_seq < head.last_seq or not snapshot.status.is_terminal:
-                raise RunOpen(run_id, str(snapshot.status) if row else "not folded into a snapshot yet")
+            if head.projected_seq < head.last_seq or not decode_snapshot(head).status.is_terminal:
+                raise RunOpen(run_id, head.status or "not folded into a snapshot yet")
             now = self.now(connection)
             connection.execute(sa.update(run_head).where(run_head.c.run_id == run_id).values(retired_at=now))
             if request is not None:
                 log_request(connection, RETIREMENT, request, changed=0, at=now)
-            return int(head.last_seq - row.missing_events) if row else 0
+            return int(head.last_seq - head.missing_events)
 
         return database.transact(self.engine, work)
 

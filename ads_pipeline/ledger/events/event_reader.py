@@ -9,15 +9,42 @@ import sqlalchemy as sa
 
 from ads_pipeline.domain.partition import PartitionKey, parse_key
 from ads_pipeline.domain.run_events import CONTRACT_VERSION, LEDGER_TYPES, LoggedEvent
-from ads_pipeline.domain.run_snapshots import DEFAULT_PAGE_SIZE, RunSnapshot, StepStatus, fold_events
+from ads_pipeline.domain.run_snapshots import (
+    DEFAULT_PAGE_SIZE,
+    STEP_STATUS_AFTER,
+    EventSummary,
+    RunSnapshot,
+    StepStatus,
+    fold_events,
+)
 from ads_pipeline.errors import EventsNotFound
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.events.event_rows import decode_event, decode_snapshot
-from ads_pipeline.ledger.row_mapping import database_clock
-from ads_pipeline.ledger.tables import Instant, run_events, run_head, run_snapshots, run_steps
+from ads_pipeline.ledger.row_mapping import database_clock, pick_fields
+from ads_pipeline.ledger.statements import Statement
+from ads_pipeline.ledger.tables import Instant, run_events, run_head
 
 LARGEST_PAGE: Final = 10_000
 _EVENTS_PER_PAGE: Final = 5_000
+_IS_FOLDED: Final = run_head.c.status.is_not(None)
+_EVENTS: Final = sa.select(run_events, run_head.c.plan_version).join(
+    run_head, run_head.c.run_id == run_events.c.run_id
+)
+_SUMMARIES: Final = sa.select(*(run_events.c[name] for name in EventSummary._fields))
+_STATUS_TYPES: Final = ", ".join(f"'{name}'" for name, status in STEP_STATUS_AFTER.items() if status)
+# The type of the last event, up to a `run_seq`, that gave each step of a run a status.
+_READ_STEPS: Final = Statement(
+    "step_statuses",
+    {"step_id": "text", "run_id": "text", "run_seq": "bigint"},
+    f"""
+    SELECT step_id, (
+        SELECT event_type FROM run_events AS earlier
+        WHERE earlier.step_id = given.step_id AND earlier.run_id = given.run_id AND earlier.run_seq <= given.run_seq
+            AND earlier.event_type IN ({_STATUS_TYPES})
+        ORDER BY earlier.run_seq DESC LIMIT 1
+    ) AS event_type FROM {{given}}
+    """,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +88,7 @@ class EventReader:
 
     def get_snapshot(self, run_id: str) -> RunSnapshot | None:
         """Return the stored snapshot of a run, or None if no event of the run is folded yet."""
-        rows = self._execute(sa.select(run_snapshots).where(run_snapshots.c.run_id == run_id))
+        rows = self._execute(sa.select(run_head).where(run_head.c.run_id == run_id, _IS_FOLDED))
         return decode_snapshot(rows[0]) if rows else None
 
     def get_current_snapshot(self, run_id: str) -> RunSnapshot:
@@ -82,9 +109,9 @@ class EventReader:
 
         def read(connection: sa.Connection) -> tuple[RunSnapshot, dict[str, StepStatus]]:
             database.use_one_snapshot(connection)
-            snapshot, changed = _fold_current(connection, run_id)
-            stored = sa.select(run_steps).where(run_steps.c.run_id == run_id, run_steps.c.status.in_(requested))
-            steps = {row.step_id: StepStatus(row.status) for row in connection.execute(stored)} | changed
+            snapshot, steps = _fold_current(connection, run_id), dict[str, StepStatus]()
+            if requested:
+                fold_later_events(connection, RunSnapshot(run_id=run_id), steps)
             return snapshot, {step: status for step, status in sorted(steps.items()) if status in requested}
 
         snapshot, steps = database.transact(self.engine, read)
@@ -99,29 +126,14 @@ class EventReader:
             .where(run_events.c.run_id == run_id, run_events.c.step_id.in_(steps))
             .group_by(run_events.c.step_id)
         )
-        rows = self._execute(_select_events(run_id).where(run_events.c.run_seq.in_(latest)))
+        rows = self._execute(_EVENTS.where(run_events.c.run_id == run_id, run_events.c.run_seq.in_(latest)))
         return {logged.event.step_id: logged for logged in map(decode_event, rows) if logged.event.step_id}
 
     def find_step_events(self, step_id: str, limit: int = 20) -> list[LoggedEvent]:
-        """Return the last events of a step in all runs, oldest first.
-
-        There is no index on `step_id`, because it would slow every append. The stored steps name the runs to search.
-        The newest runs with unfolded events are searched too.
-        """
-
-        def read(connection: sa.Connection) -> list[LoggedEvent]:
-            database.use_one_snapshot(connection)
-            runs = {row.run_id for select in _select_step_runs(step_id, limit) for row in connection.execute(select)}
-            events = (
-                sa.select(run_events, run_head.c.plan_version)
-                .join(run_head, run_head.c.run_id == run_events.c.run_id)
-                .where(run_events.c.run_id.in_(sorted(runs)), run_events.c.step_id == step_id)
-                .order_by(run_events.c.persisted_at.desc(), run_events.c.run_id.desc(), run_events.c.run_seq.desc())
-                .limit(limit)
-            )
-            return [decode_event(row) for row in connection.execute(events)][::-1]
-
-        return database.transact(self.engine, read)
+        """Return the last events of a step in all runs, oldest first."""
+        newest = run_events.c.persisted_at.desc(), run_events.c.run_id.desc(), run_events.c.run_seq.desc()
+        statement = _EVENTS.where(run_events.c.step_id == step_id).order_by(*newest).limit(limit)
+        return list(map(decode_event, self._execute(statement)))[::-1]
 
     def find_runs(self, prefix: str, limit: int = 10) -> list[str]:
         """Return the ids of the runs that start with the prefix, sorted. An exact match comes first."""
@@ -151,17 +163,13 @@ class EventReader:
     def get_head(self, run_id: str) -> RunHead | None:
         """Return the head of a run, or None for an unknown run."""
         rows = self._execute(sa.select(run_head).where(run_head.c.run_id == run_id))
-        return RunHead(**rows[0]._mapping) if rows else None
+        return _decode_head(rows[0]) if rows else None
 
     def list_newest_runs(self, limit: int = 20) -> list[tuple[RunHead, RunSnapshot | None]]:
         """Return the newest runs with their stored snapshots, newest first."""
-        heads = self._execute(
-            sa.select(run_head).order_by(run_head.c.opened_at.desc(), run_head.c.run_id).limit(limit)
-        )
-        run_ids = [row.run_id for row in heads]
-        rows = self._execute(sa.select(run_snapshots).where(run_snapshots.c.run_id.in_(run_ids)))
-        snapshots = {row.run_id: decode_snapshot(row) for row in rows}
-        return [(RunHead(**row._mapping), snapshots.get(row.run_id)) for row in heads]
+        newest = run_head.c.opened_at.desc(), run_head.c.run_id
+        rows = self._execute(sa.select(run_head).order_by(*newest).limit(limit))
+        return [(_decode_head(row), decode_snapshot(row) if row.status else None) for row in rows]
 
     def list_lagging_runs(self, limit: int = 100, *, after: str = "") -> list[str]:
         """Return the ids of runs with unfolded events, sorted, after the id `after`."""
@@ -201,15 +209,14 @@ class EventReader:
         """Return the runs that ended before `moment`, are folded to the end and still have events, by id."""
         rows = self._execute(
             sa.select(run_head)
-            .join(run_snapshots, run_head.c.run_id == run_snapshots.c.run_id)
             .where(
-                run_snapshots.c.ended_at < moment,
+                run_head.c.ended_at < moment,
                 run_head.c.retired_at.is_(None),
                 run_head.c.projected_seq == run_head.c.last_seq,
             )
             .order_by(run_head.c.run_id)
         )
-        return [RunHead(**row._mapping) for row in rows]
+        return list(map(_decode_head, rows))
 
     def get_newest(self) -> NewestEvent:
         """Return how many events all runs have, and when the newest was stored."""
@@ -246,45 +253,49 @@ class EventReader:
 
 
 def fetch_events(connection: sa.Connection, run_id: str, after_seq: int, limit: int) -> list[LoggedEvent]:
-    statement = (
-        _select_events(run_id).where(run_events.c.run_seq > after_seq).order_by(run_events.c.run_seq).limit(limit)
-    )
-    return [decode_event(row) for row in connection.execute(statement)]
+    later = run_events.c.run_id == run_id, run_events.c.run_seq > after_seq
+    rows = connection.execute(_EVENTS.where(*later).order_by(run_events.c.run_seq).limit(limit))
+    return list(map(decode_event, rows))
+
+
+def fetch_summaries(connection: sa.Connection, run_id: str, after_seq: int, limit: int) -> list[EventSummary]:
+    """Return what a fold needs of the next events of a run."""
+    later = run_events.c.run_id == run_id, run_events.c.run_seq > after_seq
+    rows = connection.execute(_SUMMARIES.where(*later).order_by(run_events.c.run_seq).limit(limit))
+    return [EventSummary._make(row) for row in rows]
 
 
 def fold_later_events(connection: sa.Connection, snapshot: RunSnapshot, steps: dict[str, StepStatus]) -> RunSnapshot:
     """Return the snapshot with all later events folded in. Updates `steps`, which holds all steps of the run."""
-    while events := fetch_events(connection, snapshot.run_id, snapshot.last_event_seq, _EVENTS_PER_PAGE):
+    while events := fetch_summaries(connection, snapshot.run_id, snapshot.last_event_seq, _EVENTS_PER_PAGE):
         snapshot, changed = fold_events(snapshot, steps, events)
         steps |= changed
     return snapshot
 
 
-def _select_events(run_id: str) -> sa.Select[Any]:
-    with_plan = sa.select(run_events, run_head.c.plan_version)
-    return with_plan.join(run_head, run_head.c.run_id == run_events.c.run_id).where(run_events.c.run_id == run_id)
+def _fold_current(connection: sa.Connection, run_id: str) -> RunSnapshot:
+    """Return the stored snapshot with all later events folded in."""
+    row = connection.execute(sa.select(run_head).where(run_head.c.run_id == run_id)).one_or_none()
+    snapshot = RunSnapshot(run_id=run_id) if row is None else decode_snapshot(row)
+    while events := fetch_summaries(connection, run_id, snapshot.last_event_seq, _EVENTS_PER_PAGE):
+        snapshot, _changed = fold_events(snapshot, read_steps(connection, snapshot, events), events)
+    return snapshot
 
 
-def _select_step_runs(step_id: str, limit: int) -> list[sa.Select[Any]]:
-    """Build two queries: the newest runs with this step, and the newest runs with unfolded events."""
-    newest = sa.select(run_head.c.run_id).order_by(run_head.c.opened_at.desc()).limit(limit)
-    has_step = sa.exists().where(run_steps.c.run_id == run_head.c.run_id, run_steps.c.step_id == step_id)
-    return [newest.where(has_step), newest.where(run_head.c.last_seq > run_head.c.projected_seq)]
+def read_steps(
+    connection: sa.Connection, snapshot: RunSnapshot, events: Sequence[EventSummary]
+) -> dict[str, StepStatus]:
+    """Return the statuses that the steps of these events had when the snapshot was made.
+
+    Only the last status of a step counts. An ended run takes no event, so that its steps need not be read.
+    """
+    if not snapshot.last_event_seq or snapshot.status.is_terminal:
+        return {}
+    step_ids = dict.fromkeys(event.step_id for event in events if event.step_id)
+    given = ((step_id, snapshot.run_id, snapshot.last_event_seq) for step_id in step_ids)
+    rows = _READ_STEPS.execute(connection, given)
+    return {row.step_id: status for row in rows if (status := STEP_STATUS_AFTER.get(row.event_type))}
 
 
-def _fold_current(connection: sa.Connection, run_id: str) -> tuple[RunSnapshot, dict[str, StepStatus]]:
-    """Return the stored snapshot with all later events folded in, and the steps that these events name."""
-    row = connection.execute(sa.select(run_snapshots).where(run_snapshots.c.run_id == run_id)).one_or_none()
-    snapshot, steps = decode_snapshot(row) if row else RunSnapshot(run_id=run_id), dict[str, StepStatus]()
-    while events := fetch_events(connection, run_id, snapshot.last_event_seq, _EVENTS_PER_PAGE):
-        steps = read_steps(connection, run_id, events) | steps
-        snapshot, changed = fold_events(snapshot, steps, events)
-        steps |= changed
-    return snapshot, steps
-
-
-def read_steps(connection: sa.Connection, run_id: str, events: Sequence[LoggedEvent]) -> dict[str, StepStatus]:
-    """Return the stored statuses of the steps that these events name."""
-    step_ids = sorted({logged.event.step_id for logged in events if logged.event.step_id})
-    statement = sa.select(run_steps).where(run_steps.c.run_id == run_id, run_steps.c.step_id.in_(step_ids))
-    return {row.step_id: StepStatus(row.status) for row in connection.execute(statement)}
+def _decode_head(row: sa.Row[Any]) -> RunHead:
+    return RunHead(**pick_fields(RunHead, row))

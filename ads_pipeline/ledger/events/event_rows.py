@@ -143,7 +143,8 @@ INSERT_MISSING_HEADS: Final = Statement(
     {"run_id": "text", "plan_version": "text", "appended_at": "instant"},
     """
     INSERT INTO run_head (run_id, plan_version, last_seq, last_at, opened_at)
-    SELECT run_id, plan_version, 0, appended_at, appended_at FROM {given} WHERE true ORDER BY run_id
+    SELECT run_id, plan_version, 0, appended_at, appended_at FROM {given}
+    WHERE NOT EXISTS (SELECT 1 FROM run_head WHERE run_head.run_id = given.run_id) ORDER BY run_id
     ON CONFLICT DO NOTHING
     """,
 )
@@ -252,10 +253,11 @@ def decode_event(row: sa.Row[Any]) -> LoggedEvent:
 
 
 def decode_snapshot(row: sa.Row[Any]) -> RunSnapshot:
+    """The snapshot in a head row; that of a run without folded events is empty."""
     return RunSnapshot(
         run_id=row.run_id,
-        status=RunStatus(row.status),
-        last_event_seq=row.last_event_seq,
+        status=RunStatus(row.status or RunStatus.PENDING),
+        last_event_seq=row.projected_seq,
         steps={StepStatus(name): count for name, count in json.loads(row.steps).items()},
         started_at=row.started_at,
         ended_at=row.ended_at,
@@ -265,10 +267,10 @@ def decode_snapshot(row: sa.Row[Any]) -> RunSnapshot:
 
 
 def encode_snapshot(snapshot: RunSnapshot) -> dict[str, Any]:
+    """The columns of a head row that hold the snapshot."""
     return {
-        "run_id": snapshot.run_id,
         "status": snapshot.status,
-        "last_event_seq": snapshot.last_event_seq,
+        "projected_seq": snapshot.last_event_seq,
         "steps": canonical_json({str(status): count for status, count in snapshot.steps.items()}),
         "started_at": snapshot.started_at,
         "ended_at": snapshot.ended_at,

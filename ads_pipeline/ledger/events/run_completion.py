@@ -25,7 +25,7 @@ from ads_pipeline.ledger.events.event_reader import fold_later_events
 from ads_pipeline.ledger.row_mapping import decode_run, encode_key
 from ads_pipeline.ledger.state.run_history import JUDGED_FLAGS
 from ads_pipeline.ledger.status.partition_status import AttemptResult, PartitionStatuses
-from ads_pipeline.ledger.tables import run_events, run_head, run_snapshots
+from ads_pipeline.ledger.tables import run_events, run_head
 from ads_pipeline.ledger.transactions import LOCK_STATES
 
 # A command has no lease. One that works emits an event for each partition or load, so a silent one was killed.
@@ -52,8 +52,9 @@ class RunCompletionLog(EventLog):
 
     def list_open_runs(self, limit: int = 1_000) -> list[str]:
         """Return the ids of runs whose stored snapshot has not ended, sorted."""
-        statement = sa.select(run_snapshots.c.run_id).where(run_snapshots.c.ended_at.is_(None))
-        return [row.run_id for row in self._execute(statement.order_by(run_snapshots.c.run_id).limit(limit))]
+        is_open = run_head.c.ended_at.is_(None), run_head.c.status.is_not(None)
+        statement = sa.select(run_head.c.run_id).where(*is_open)
+        return [row.run_id for row in self._execute(statement.order_by(run_head.c.run_id).limit(limit))]
 
     def list_expired_runs(self, limit: int = 1_000) -> list[str]:
         """Return the ids of runs whose lease has expired."""
@@ -80,10 +81,10 @@ class RunCompletionLog(EventLog):
         first = sa.and_(run_events.c.run_id == run_head.c.run_id, run_events.c.run_seq == 1)
         statement = (
             sa.select(run_head.c.run_id)
-            .join(run_snapshots, run_snapshots.c.run_id == run_head.c.run_id)
             .join(run_events, first)
             .where(
-                run_snapshots.c.ended_at.is_(None),
+                run_head.c.ended_at.is_(None),
+                run_head.c.status.is_not(None),
                 run_head.c.last_at < silent_since,
                 run_events.c.adapter_version == COMMAND,
                 ~sa.exists().where(leases.c.run_id == run_head.c.run_id),

@@ -5,7 +5,7 @@ next fold of a stale snapshot holds the run's lock and skips the gap.
 """
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -18,23 +18,19 @@ from ads_pipeline.domain.run_snapshots import (
     LagLevel,
     LagMonitor,
     RunSnapshot,
-    StepStatus,
     contiguous_prefix,
     fold_events,
 )
 from ads_pipeline.errors import LedgerRefused, LedgerUnavailable
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.events.event_log import EventLog
-from ads_pipeline.ledger.events.event_reader import fetch_events, read_steps
+from ads_pipeline.ledger.events.event_reader import fetch_summaries, read_steps
 from ads_pipeline.ledger.events.event_rows import decode_snapshot, encode_snapshot
-from ads_pipeline.ledger.statements import insert, upsert
-from ads_pipeline.ledger.tables import run_head, run_snapshots, run_steps
+from ads_pipeline.ledger.tables import run_head
 
-EVENTS_PER_TRANSACTION: Final = 2_000  # bounds how long the snapshot of a run is locked
+EVENTS_PER_TRANSACTION: Final = 2_000  # bounds how long a resync locks the run
 POLL_INTERVAL: Final = timedelta(milliseconds=200)
 SECONDS_TO_STOP: Final = 10.0  # for the follower's thread; while the database does not answer, it ends later
-_INSERT_SNAPSHOT: Final = insert(run_snapshots, skip_present=True)
-_UPSERT_STEPS: Final = upsert(run_steps)
 AlarmCallback = Callable[[LagLevel, timedelta], None]
 
 
@@ -96,13 +92,15 @@ class Follower:
         return database.transact(self._engine, lambda connection: self._fold(connection, run_id, resync=resync))
 
     def _fold(self, connection: sa.Connection, run_id: str, *, resync: bool) -> FoldedBatch:
-        row = self._lock_snapshot(connection, run_id)
-        before = decode_snapshot(row)
-        resync = resync or before.stale_since is not None
-        appended_seq = self._read_head_seq(connection, run_id, lock=resync)
-        events = fetch_events(connection, run_id, before.last_event_seq, EVENTS_PER_TRANSACTION)
+        head = _read_head(connection, run_id, lock=resync)
+        if head is not None and head.stale_since is not None and not resync:
+            resync, head = True, _read_head(connection, run_id, lock=True)
+        if head is None:
+            return FoldedBatch(folded=0, last_seq=0, appended_seq=0)
+        before, appended_seq = decode_snapshot(head), head.last_seq
+        events = fetch_summaries(connection, run_id, before.last_event_seq, EVENTS_PER_TRANSACTION)
         foldable = events if resync else contiguous_prefix(before.last_event_seq, events)
-        after, changed = fold_events(before, read_steps(connection, run_id, foldable), foldable)
+        after, _changed = fold_events(before, read_steps(connection, before, foldable), foldable)
         if resync:
             is_last_batch = len(events) < EVENTS_PER_TRANSACTION
             last_seq = max(appended_seq, after.last_event_seq) if is_last_batch else after.last_event_seq
@@ -110,35 +108,23 @@ class Follower:
         elif len(foldable) < len(events) or (not events and appended_seq > before.last_event_seq):
             after = replace(after, stale_since=self._log.now(connection))
         missing = after.last_event_seq - before.last_event_seq - len(foldable)
-        self._store(connection, after, changed, missing_events=row.missing_events + missing)
+        if after == before and head.status is not None:
+            return FoldedBatch(folded=0, last_seq=before.last_event_seq, appended_seq=appended_seq)
+        values = encode_snapshot(after) | {"missing_events": head.missing_events + missing}
+        if not _store(connection, before, values):  # another follower was faster
+            return FoldedBatch(folded=0, last_seq=before.last_event_seq, appended_seq=appended_seq)
         return FoldedBatch(folded=len(foldable), last_seq=after.last_event_seq, appended_seq=appended_seq)
 
-    def _read_head_seq(self, connection: sa.Connection, run_id: str, *, lock: bool) -> int:
-        head = sa.select(run_head.c.last_seq).where(run_head.c.run_id == run_id)
-        return connection.scalar(head.with_for_update() if lock else head) or 0
 
-    def _lock_snapshot(self, connection: sa.Connection, run_id: str) -> sa.Row[Any]:
-        """Lock the stored snapshot of the run. Insert an empty one first if there is none."""
-        locked = sa.select(run_snapshots).where(run_snapshots.c.run_id == run_id).with_for_update()
-        row = connection.execute(locked).one_or_none()
-        if row is None:
-            empty = encode_snapshot(RunSnapshot(run_id=run_id)) | {"missing_events": 0}
-            _INSERT_SNAPSHOT.write(connection, [empty])
-            row = connection.execute(locked).one()
-        return row
+def _read_head(connection: sa.Connection, run_id: str, *, lock: bool) -> sa.Row[Any] | None:
+    statement = sa.select(run_head).where(run_head.c.run_id == run_id)
+    return connection.execute(statement.with_for_update() if lock else statement).one_or_none()
 
-    def _store(
-        self, connection: sa.Connection, snapshot: RunSnapshot, changed: dict[str, StepStatus], *, missing_events: int
-    ) -> None:
-        values = encode_snapshot(snapshot) | {"missing_events": missing_events}
-        connection.execute(sa.update(run_snapshots).where(run_snapshots.c.run_id == snapshot.run_id).values(values))
-        if changed:
-            steps = ((snapshot.run_id, step, str(status)) for step, status in changed.items())
-            _UPSERT_STEPS.write(connection, steps)
-        advanced = sa.update(run_head).where(
-            run_head.c.run_id == snapshot.run_id, run_head.c.projected_seq < snapshot.last_event_seq
-        )
-        connection.execute(advanced.values(projected_seq=snapshot.last_event_seq))
+
+def _store(connection: sa.Connection, before: RunSnapshot, values: Mapping[str, Any]) -> bool:
+    """Replace a snapshot, unless another follower has replaced it. No lock is held while events are folded."""
+    is_same = run_head.c.run_id == before.run_id, run_head.c.projected_seq == before.last_event_seq
+    return bool(connection.execute(sa.update(run_head).where(*is_same).values(values)).rowcount)
 
 
 @contextmanager

@@ -64,7 +64,7 @@ def refuse(dialect: str, table: str, *verbs: str, when: str = "") -> list[str]:
     """Triggers that refuse these verbs on a table, and TRUNCATE on Postgres. `when` is for SQLite alone."""
     if dialect == "sqlite":
         return [
-            _sqlite_trigger(f"{table}_no_{verb}".lower(), f"BEFORE {verb}", table, f"{verb} is refused", when)
+            sqlite_trigger(f"{table}_no_{verb}".lower(), f"BEFORE {verb}", table, f"{verb} is refused", when)
             for verb in verbs
         ]
     # For each statement, so that a statement that matches no row is refused as well.
@@ -81,7 +81,7 @@ def refuse_replace(connection: sa.Connection, table: str) -> list[str]:
         return []
     conditions = [_exists(table, key) for key in (["rowid"], *_unique_keys(connection, table))]
     message = "INSERT of an existing row is refused"
-    return [_sqlite_trigger(f"{table}_no_replace", "BEFORE INSERT", table, message, " OR ".join(conditions))]
+    return [sqlite_trigger(f"{table}_no_replace", "BEFORE INSERT", table, message, " OR ".join(conditions))]
 
 
 def _unique_keys(connection: sa.Connection, table: str) -> list[list[str]]:
@@ -95,7 +95,7 @@ def refuse_update(dialect: str, table: str, condition: str) -> list[str]:
     """A trigger that refuses the update of a row for which the condition holds. It holds no subquery."""
     name, condition = f"{table}_invalid_update", render(dialect, condition)
     if dialect == "sqlite":
-        return [_sqlite_trigger(name, "BEFORE UPDATE", table, "UPDATE is refused", condition)]
+        return [sqlite_trigger(name, "BEFORE UPDATE", table, "UPDATE is refused", condition)]
     row = f"FOR EACH ROW WHEN ({condition})"
     return [f"CREATE TRIGGER {name} BEFORE UPDATE ON {table} {row} EXECUTE FUNCTION refuse_write()"]
 
@@ -107,7 +107,7 @@ def require(dialect: str, table: str, event: str, name: str, *, when: str, evide
     """
     when, evidence = render(dialect, when), render(dialect, evidence)
     if dialect == "sqlite":
-        return [_sqlite_trigger(name, f"AFTER {event}", table, message, f"({when}) AND NOT ({evidence})")]
+        return [sqlite_trigger(name, f"AFTER {event}", table, message, f"({when}) AND NOT ({evidence})")]
     return [
         f"""CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN
         IF NOT ({evidence}) THEN
@@ -158,6 +158,6 @@ def _exists(table: str, key: Sequence[str]) -> str:
     return f"EXISTS (SELECT 1 FROM {table} WHERE {same})"
 
 
-def _sqlite_trigger(name: str, moment: str, table: str, message: str, when: str) -> str:
+def sqlite_trigger(name: str, moment: str, table: str, message: str, when: str) -> str:
     return f"""CREATE TRIGGER {name} {moment} ON {table} {"WHEN " + when if when else ""}
         BEGIN SELECT RAISE(ABORT, '{table}: {message}'); END"""

@@ -1,8 +1,8 @@
-"""The tables of run events and the snapshots that are folded from them."""
+"""The tables of runs, with their snapshots, and of run events."""
 
 from typing import Final
 
-from ads_pipeline.ledger.migrations.dialects import refuse, refuse_update, require
+from ads_pipeline.ledger.migrations.dialects import refuse, refuse_update, require, sqlite_trigger
 
 TABLES: Final = """
 CREATE TABLE run_head (
@@ -14,6 +14,13 @@ CREATE TABLE run_head (
     projected_seq {bigint} NOT NULL DEFAULT 0,
     payload_conflicts INTEGER NOT NULL DEFAULT 0 CHECK (payload_conflicts >= 0),
     retired_at {instant},
+    status {text} CHECK (status IN ('PENDING', 'RUNNING', 'PAUSED', 'COMPLETED', 'FAILED', 'CANCELLED')),
+    steps {text} NOT NULL DEFAULT '{{}}',
+    started_at {instant},
+    ended_at {instant},
+    inconsistencies INTEGER NOT NULL DEFAULT 0 CHECK (inconsistencies >= 0),
+    missing_events {bigint} NOT NULL DEFAULT 0 CHECK (missing_events >= 0),
+    stale_since {instant},
     CONSTRAINT projected_seq_in_range CHECK (projected_seq BETWEEN 0 AND last_seq)
 ) {options_50};
 
@@ -37,29 +44,10 @@ CREATE TABLE run_events (
     CONSTRAINT run_events_idempotency_key_unique UNIQUE (run_id, idempotency_key)
 ) {options};
 
-CREATE TABLE run_snapshots (
-    run_id {text} NOT NULL PRIMARY KEY,
-    status {text} NOT NULL
-        CHECK (status IN ('PENDING', 'RUNNING', 'PAUSED', 'COMPLETED', 'FAILED', 'CANCELLED')),
-    last_event_seq {bigint} NOT NULL CHECK (last_event_seq >= 0),
-    steps {text} NOT NULL,
-    started_at {instant},
-    ended_at {instant},
-    inconsistencies INTEGER NOT NULL CHECK (inconsistencies >= 0),
-    missing_events {bigint} NOT NULL CHECK (missing_events >= 0),
-    stale_since {instant}
-) {options_50};
-
-CREATE TABLE run_steps (
-    run_id {text} NOT NULL,
-    step_id {text} NOT NULL,
-    status {text} NOT NULL CHECK (status IN ('RUNNING', 'SUCCEEDED', 'FAILED', 'CANCELLED', 'SKIPPED')),
-    PRIMARY KEY (run_id, step_id)
-) {options_50};
-
 CREATE INDEX run_head_unprojected ON run_head (run_id) WHERE last_seq > projected_seq;
 CREATE INDEX run_head_by_time ON run_head (opened_at);
-CREATE INDEX run_snapshots_open ON run_snapshots (run_id) WHERE ended_at IS NULL;
+CREATE INDEX run_head_open ON run_head (run_id) WHERE ended_at IS NULL;
+CREATE INDEX run_events_by_step ON run_events (step_id, run_id, run_seq) WHERE step_id IS NOT NULL;
 CREATE INDEX run_events_discovery_failed ON run_events (persisted_at) WHERE event_type = 'DiscoveryFailed'
 """
 
@@ -71,27 +59,22 @@ _INVALID_HEAD_UPDATE: Final = """
     OR NEW.last_seq < OLD.last_seq OR NEW.last_at < OLD.last_at OR NEW.projected_seq < OLD.projected_seq
     OR OLD.retired_at IS NOT NULL AND (NEW.last_seq <> OLD.last_seq OR NEW.retired_at {differs} OLD.retired_at)
 """
-_INVALID_SNAPSHOT_UPDATE: Final = "NEW.run_id <> OLD.run_id OR NEW.last_event_seq < OLD.last_event_seq"
 _IS_RETIRED: Final = (
     "EXISTS (SELECT 1 FROM run_head WHERE run_head.run_id = OLD.run_id AND run_head.retired_at IS NOT NULL)"
 )
-# An upsert of a head inserts nothing, but REPLACE inserts a head for a run that has events or had them.
-_IS_NEW: Final = """
-    NOT EXISTS (SELECT 1 FROM run_events AS e WHERE e.run_id = NEW.run_id)
-    AND NOT EXISTS (SELECT 1 FROM run_snapshots AS s WHERE s.run_id = NEW.run_id)
-"""
+# An upsert of a head inserts nothing, but REPLACE inserts a head for a run that has events. A retired run has none.
+_IS_NEW: Final = "NOT EXISTS (SELECT 1 FROM run_events AS e WHERE e.run_id = NEW.run_id)"
+_REPLACES_HEAD: Final = """EXISTS (
+    SELECT 1 FROM run_head AS h WHERE h.rowid = NEW.rowid OR h.run_id = NEW.run_id AND h.retired_at IS NOT NULL)"""
 _RETIRES: Final = "NEW.retired_at IS NOT NULL AND OLD.retired_at IS NULL"
 # The update that retires a run deletes its events, so that both happen or neither.
-_DELETE_EVENTS: Final = (
-    "DELETE FROM run_events WHERE run_id = NEW.run_id; DELETE FROM run_steps WHERE run_id = NEW.run_id;"
-)
+_DELETE_EVENTS: Final = "DELETE FROM run_events WHERE run_id = NEW.run_id;"
 
 
 def triggers(dialect: str) -> list[str]:
     return [
         *refuse(dialect, "run_head", "DELETE"),
         *refuse_update(dialect, "run_head", _INVALID_HEAD_UPDATE),
-        *refuse_update(dialect, "run_snapshots", _INVALID_SNAPSHOT_UPDATE),
         *refuse(dialect, "run_events", "UPDATE"),
         *(_sqlite_retirement() if dialect == "sqlite" else _postgres_retirement()),
     ]
@@ -108,6 +91,13 @@ def _sqlite_retirement() -> list[str]:
             when="TRUE",
             evidence=_IS_NEW,
             message="the run has a head",
+        ),
+        sqlite_trigger(
+            "inserted_head_replaces_none",
+            "BEFORE INSERT",
+            "run_head",
+            "INSERT of an existing row is refused",
+            _REPLACES_HEAD,
         ),
         f"CREATE TRIGGER run_head_retire AFTER UPDATE ON run_head WHEN {_RETIRES} BEGIN {_DELETE_EVENTS} END",
     ]

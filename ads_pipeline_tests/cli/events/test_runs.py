@@ -65,7 +65,7 @@ def test_lagging_stale_and_retired_runs_are_marked(cli: CommandLine, log: EventL
     log.append(make_event("late", "NoteTaken"))
     with backdoor.begin() as connection:
         connection.execute(
-            sa.text("UPDATE run_snapshots SET stale_since = '2026-03-02T04:30:00.000000Z' WHERE run_id = 'torn'")
+            sa.text("UPDATE run_head SET stale_since = '2026-03-02T04:30:00.000000Z' WHERE run_id = 'torn'")
         )
     cells = cli.run("events", "runs").out.split()
     assert all(cells.count(mark) == 1 for mark in ("retired", "stale", "behind"))

@@ -36,7 +36,7 @@ from ads_pipeline_tests.processes import run_script
 
 SHAPE = LedgerShape(queries=2, customers=25, days=40)
 ROWS_PER_BATCH = 700  # less than most tables hold
-EVENT_TABLES = {"run_head", "run_events", "run_snapshots", "run_steps", "partition_status"}  # rows hold random ids
+EVENT_TABLES = {"run_head", "run_events", "partition_status"}  # rows hold random ids
 
 
 @pytest.fixture

@@ -1,23 +1,27 @@
 """Creates runs and reads their rows for tests of the event log."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
 
-from ads_pipeline.domain.run_snapshots import RunSnapshot, StepStatus
+from ads_pipeline.domain.run_snapshots import EventSummary, RunSnapshot, RunStatus, StepStatus
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.events.event_log import EventLog
+from ads_pipeline.ledger.events.event_reader import read_steps
 from ads_pipeline.ledger.events.snapshots import Follower
-from ads_pipeline.ledger.tables import run_steps
 from ads_pipeline.testing.run_events import make_completions, make_event
 
 
 def stored_steps(log: EventLog, run_id: str) -> dict[str, StepStatus]:
-    """Return the rows of `run_steps` for this run, without folding later events."""
-    statement = sa.select(run_steps).where(run_steps.c.run_id == run_id)
-    rows = database.transact(log.engine, lambda connection: connection.execute(statement).all())
-    return {row.step_id: StepStatus(row.status) for row in rows}
+    """Return the status that a fold of later events begins with, of each step of the run."""
+    snapshot = log.get_snapshot(run_id)
+    if snapshot is None:
+        return {}
+    names = [EventSummary(0, "", logged.step_id, logged.persisted_at) for logged in log.fetch(run_id, limit=10_000)]
+    open_run = replace(snapshot, status=RunStatus.RUNNING)
+    return database.transact(log.engine, lambda connection: read_steps(connection, open_run, names))
 
 
 def complete_run(log: EventLog, run_id: str = "over", *, steps: int = 3) -> RunSnapshot:

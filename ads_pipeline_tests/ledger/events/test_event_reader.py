@@ -55,7 +55,7 @@ def test_current_run_is_a_consistent_read(log: EventLog, reader: EventReader) ->
     log.append_many([make_event(RUN, "StepStarted", "a"), make_event(RUN, "StepStarted", "b")])
     Follower(log).catch_up()
     log.append_many([make_event(RUN, "StepCompleted", "a"), make_event(RUN, "RunCompleted")])
-    run_once_after_query(reader.engine, "run_snapshots", lambda: Follower(log).catch_up())
+    run_once_after_query(reader.engine, "run_head", lambda: Follower(log).catch_up())
     snapshot, steps = reader.get_current_run(RUN)
     assert reader.list_lagging_runs() == []
     assert snapshot.status is RunStatus.COMPLETED
@@ -70,7 +70,7 @@ def test_current_snapshot_is_a_consistent_read(log: EventLog, reader: EventReade
     follower = Follower(log)
     follower.catch_up()
     log.append(make_event("r", "StepCompleted", "s1"))
-    run_once_after_query(reader.engine, "run_snapshots", follower.catch_up)
+    run_once_after_query(reader.engine, "run_head", follower.catch_up)
     seen = reader.get_current_snapshot("r")
     assert seen == log.project_snapshot("r") == log.get_snapshot("r")
     assert seen.steps == {StepStatus.RUNNING: 1, StepStatus.SUCCEEDED: 1}

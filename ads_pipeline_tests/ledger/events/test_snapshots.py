@@ -18,7 +18,7 @@ from ads_pipeline.ledger import database
 from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.events.event_reader import EventReader
 from ads_pipeline.ledger.events.snapshots import EVENTS_PER_TRANSACTION, Follower
-from ads_pipeline.ledger.tables import run_events, run_head, run_snapshots
+from ads_pipeline.ledger.tables import run_events, run_head
 from ads_pipeline.testing.run_events import STEP_EVENT_TYPES, make_completions, make_event
 from ads_pipeline_tests.ledger.builders import FakeClock, open_part
 from ads_pipeline_tests.ledger.events.builders import stored_steps
@@ -181,8 +181,10 @@ def _insert_at(log: EventLog, backdoor: sa.Engine, event: Event, run_seq: int) -
 
 
 def missing_events(engine: sa.Engine) -> list[int]:
-    statement = sa.select(run_snapshots.c.missing_events).order_by(run_snapshots.c.run_id)
-    return list(database.transact(engine, lambda connection: connection.scalars(statement).all()))
+    folded = sa.select(run_head.c.missing_events).where(run_head.c.status.is_not(None))
+    return list(
+        database.transact(engine, lambda connection: connection.scalars(folded.order_by(run_head.c.run_id)).all())
+    )
 
 
 @pytest.mark.invariant("E13")

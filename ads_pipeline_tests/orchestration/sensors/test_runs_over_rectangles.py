@@ -142,7 +142,7 @@ def test_repeated_request_restores_what_dagster_shows(location: Location, monkey
     changed = {
         name for name, rows in read_all_tables(location.deployment.ledger.engine).items() if rows != before[name]
     }
-    assert changed <= {"run_events", "run_head", "run_leases", "leases", "run_snapshots"}
+    assert changed <= {"run_events", "run_head", "run_leases", "leases"}
     assert location.materialized_and_failed(WAREHOUSE)[1] == set()
     assert build_run_requests(location.instance, partitions, nothing, now=later) == []
 
