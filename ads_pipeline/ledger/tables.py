@@ -1,6 +1,6 @@
 """The tables and columns of the ledger, for building statements. `control.tables` has those of the control actions.
 
-Constraints, indexes and triggers are in `migrations`. A test compares the two.
+Constraints, indexes and triggers are in `schema`, as SQL. A test compares the two.
 """
 
 from datetime import UTC, date, datetime
@@ -131,7 +131,7 @@ control_actions = define_table(
 )
 
 # The partitions that an action changed, with their status and number of attempts before it. The number gives actions
-# and verdicts one order. Their times cannot: an action is dated before it waits for its locks.
+# and verdicts one order, also when a clock went back.
 control_action_partitions = define_table(
     "control_action_partitions",
     "action_id text key, source text key, customer_id text key, query_name text key, logical_date day key, "

@@ -20,17 +20,10 @@ from ads_pipeline.domain.open_states import FINAL_STATES, OPEN_STATES, names_of
 from ads_pipeline.domain.retry import PARKING_SCOPES, ErrorPolicy, TerminalReason
 from ads_pipeline.domain.run_snapshots import TERMINAL_STATUSES, RunStatus, StepStatus
 from ads_pipeline.domain.transitions import Status
-from ads_pipeline.ledger.migrations import (
-    schema_control,
-    schema_events,
-    schema_extraction,
-    schema_state,
-    schema_status,
-)
+from ads_pipeline.ledger.schema.texts import read_text
 from ads_pipeline_tests.test_docs import marked_section
 
-SCHEMAS = (schema_control, schema_events, schema_extraction, schema_state, schema_status)
-TEXT = "\n".join(schema.TABLES for schema in SCHEMAS)
+TEXT = read_text("sqlite")
 
 
 def values_of(column: str) -> set[str]:

@@ -1,11 +1,16 @@
 """The schema: created by the migration, and equal to the tables that the statements use."""
 
+import re
+import sqlite3
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import date
 from pathlib import Path
 from threading import Barrier
 
+import psycopg2
 import pytest
 import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
@@ -16,6 +21,7 @@ from ads_pipeline.domain.transitions import Status
 from ads_pipeline.errors import LedgerOutdated, LedgerUnavailable
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.ledger import Ledger, LedgerReader
+from ads_pipeline.ledger.schema.texts import read_text
 from ads_pipeline.ledger.tables import metadata
 from ads_pipeline.ledger.values import StateFilter
 from ads_pipeline_tests.example_counts import examples
@@ -43,6 +49,69 @@ def test_migration_creates_the_declared_tables(backdoor: sa.Engine) -> None:
     for table in metadata.sorted_tables:
         assert [column["name"] for column in inspector.get_columns(table.name)] == [c.name for c in table.c]
         assert inspector.get_pk_constraint(table.name)["constrained_columns"] == [c.name for c in table.primary_key]
+
+
+def describe_sqlite(connection: sa.Connection) -> list[tuple[str, str]]:
+    """Every object of the database, with its statement."""
+    rows = connection.exec_driver_sql("SELECT name, coalesce(sql, '') FROM sqlite_master ORDER BY type, name")
+    return [(name, text) for name, text in rows if database.REVISION_TABLE not in name]
+
+
+def describe_postgres(connection: sa.Connection) -> list[tuple[str, str]]:
+    """Every column, constraint, index, trigger and function of the schema, with its definition."""
+    rows = connection.exec_driver_sql(f"""
+        SELECT c.relname || '.' || a.attname, concat(format_type(a.atttypid, a.atttypmod), a.attnotnull, c.reloptions,
+            a.attcollation::regcollation, pg_get_expr(d.adbin, d.adrelid))
+        FROM pg_attribute AS a JOIN pg_class AS c ON c.oid = a.attrelid
+        LEFT JOIN pg_attrdef AS d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+        WHERE c.relnamespace = '{database.SCHEMA}'::regnamespace AND a.attnum > 0
+        UNION ALL SELECT conname, pg_get_constraintdef(oid) FROM pg_constraint
+        WHERE connamespace = '{database.SCHEMA}'::regnamespace
+        UNION ALL SELECT indexname, indexdef FROM pg_indexes WHERE schemaname = '{database.SCHEMA}'
+        UNION ALL SELECT tgname, pg_get_triggerdef(pg_trigger.oid) FROM pg_trigger
+        JOIN pg_class ON pg_class.oid = tgrelid WHERE relnamespace = '{database.SCHEMA}'::regnamespace
+            AND NOT tgisinternal
+        UNION ALL SELECT proname, pg_get_functiondef(oid) FROM pg_proc
+        WHERE pronamespace = '{database.SCHEMA}'::regnamespace
+        ORDER BY 1, 2
+        """)
+    return [(name, text) for name, text in rows if database.REVISION_TABLE not in name]
+
+
+def describe(url: str) -> list[tuple[str, str]]:
+    engine = database.open_engine(url)
+    found = database.transact(engine, describe_sqlite if engine.dialect.name == "sqlite" else describe_postgres)
+    engine.dispose()
+    return found
+
+
+def test_sqlite_text_is_what_the_migration_makes(sqlite_url: str, tmp_path: Path) -> None:
+    """The text, executed as it stands, makes the tables, keys, checks, indexes and triggers of a migrated ledger."""
+    with closing(sqlite3.connect(tmp_path / "text.db")) as made:
+        made.executescript(read_text("sqlite"))
+    found = describe(sqlite_url)
+    assert found == describe(f"sqlite:///{tmp_path / 'text.db'}")
+    assert {name for name, _sql in found} > metadata.tables.keys()
+
+
+def test_postgres_text_is_what_the_migration_makes(postgres_url: str, unmigrated_postgres_url: str) -> None:
+    """The text, executed as it stands, makes the columns, constraints, indexes and triggers of a migrated ledger."""
+    plain = sa.make_url(unmigrated_postgres_url).set(drivername="postgresql")
+    with closing(psycopg2.connect(plain.render_as_string(hide_password=False))) as made, made.cursor() as cursor:
+        cursor.execute(f"CREATE SCHEMA {database.SCHEMA}; SET search_path TO {database.SCHEMA}")
+        cursor.execute(read_text("postgresql"))
+        made.commit()
+    found = describe(postgres_url)
+    assert found == describe(unmigrated_postgres_url)
+    assert len(found) > 200
+
+
+def test_both_texts_declare_the_same_tables() -> None:
+    """Tables, columns, indexes and named constraints are the same in both texts."""
+    declared = re.compile(r"CREATE (?:TABLE|INDEX) \w+|CONSTRAINT \w+|^    [a-z]\w+ (?=[A-Z])", re.MULTILINE)
+    sqlite, postgres = (Counter(declared.findall(read_text(dialect))) for dialect in ("sqlite", "postgresql"))
+    del sqlite["CONSTRAINT valid_date"]  # Postgres has a type for it
+    assert sqlite == postgres
 
 
 def test_partition_state_has_the_specified_columns(backdoor: sa.Engine) -> None:

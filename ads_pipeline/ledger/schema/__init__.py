@@ -1,0 +1,1 @@
+"""The schema of the ledger as SQL: one text for each database."""
