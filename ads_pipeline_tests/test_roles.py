@@ -33,7 +33,7 @@ from ads_pipeline_tests.ledger.builders import (
 CHECKOUT = Path(ads_pipeline.__file__).parent.parent
 TABLES = [table.name for table in database.METADATA.sorted_tables]
 EVENT_TABLES = {"run_head", "run_events"}
-RETRY_TABLES = {"failed_fetches", "parkings", "retry_schedule", "finished_attempts", "partition_status"}
+RETRY_TABLES = {"parkings", "retry_schedule", "finished_attempts", "partition_status"}
 # The tables in which a role may insert rows.
 INSERTABLE = {
     Role.READER: set[str](),
@@ -67,6 +67,7 @@ FORBIDDEN_TO_ALL = (
     "UPDATE load_records SET record_count = 1 WHERE false",
     "UPDATE control_actions SET operator = 'x' WHERE false",
 )
+FETCH_COLUMNS = ("failed_at", "engine_run_id", "error_class", "error_message", "wait_until", "request_id")
 MATERIALIZED = "WHERE last_materialization_at IS NOT NULL"
 FORBIDDEN = {
     Role.READER: ("UPDATE partition_state SET updated_at = now() WHERE false", "SELECT * FROM run_head FOR UPDATE"),
@@ -236,7 +237,7 @@ def test_extractor_forges_no_row(logins: Logins, postgres_url: str) -> None:
         f"UPDATE run_head SET last_seq = last_seq + 1 WHERE run_id = '{run_id}'",
         _copy("run_events", event_type="'RunPaused'", **new_event),
         _copy("run_events", event_type="'RunFailed'", **new_event),
-        _copy("finished_attempts", outcome="'SUCCEEDED'", finished_at="now()"),
+        _copy("finished_attempts", finished_at="now()", **dict.fromkeys(FETCH_COLUMNS, "NULL")),
         _copy("partition_status", "last_materialization_at IS NOT NULL", asset_key="'raw/other'"),
     )
     assert find_permitted(logins.url(Role.EXTRACTOR), forged) == []

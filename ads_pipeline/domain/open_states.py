@@ -281,7 +281,6 @@ FINAL_STATES: Final[Mapping[StateKind, frozenset[str]]] = {
             "code_versions",
             "control_action_partitions",
             "control_actions",
-            "failed_fetches",
             "finished_attempts",
             "load_records",
             "partition_state",

@@ -50,7 +50,7 @@ GUARDS: Final = (
     Guard(
         table="finished_attempts",
         act="INSERT",
-        refused="NEW.asset <> 'raw' OR NEW.outcome <> 'FAILED' OR NEW.code_version IS NOT NULL",
+        refused="NEW.error_class IS NULL",
         why="record another attempt than a failed fetch",
     ),
     Guard(

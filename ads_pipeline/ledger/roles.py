@@ -40,7 +40,6 @@ _OWN_EVENTS: Final = {
 }
 _EVENTS: Final = {"run_head": "INSERT, UPDATE", "run_events": "INSERT"}
 _FAILED_FETCHES: Final = {
-    "failed_fetches": "INSERT",
     "parkings": "INSERT",
     "retry_schedule": "INSERT, UPDATE, DELETE",
     "requests": "DELETE",

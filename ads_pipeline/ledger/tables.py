@@ -164,12 +164,14 @@ partition_status = define_table(
     "stale_reason_code text, partition_values text, row_version text",
 )
 
-# Finished attempts without a verdict: loads, and attempts that failed before it. partition_status is folded from
-# these and from `attempts`.
+# Attempts that ended without a verdict: loads, runs that ended before it, and fetches that produced no run. A failed
+# fetch has an error_class, and its run_id is the id of the failure. partition_status is folded from these and from
+# `attempts`.
 finished_attempts = define_table(
     "finished_attempts",
     "asset text key, source text key, customer_id text key, query_name text key, logical_date day key, "
-    "finished_at instant key, run_id text, outcome text, code_version text",
+    "finished_at instant key, run_id text key, outcome text, code_version text, failed_at instant, "
+    "engine_run_id text, error_class text, error_message text, wait_until instant, request_id text",
 )
 
 # The code version of each asset, and since when it is in use.

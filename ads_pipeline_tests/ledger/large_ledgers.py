@@ -310,8 +310,10 @@ _CONTROL: Final = (
     SELECT {_KEY}, CASE WHEN {_RETRIED} THEN 2 ELSE 1 END, CASE WHEN {_RETRIED} THEN 2 ELSE 1 END, 'row_contract',
         {_JUDGED}, CASE due WHEN 'now' THEN action_at WHEN 'later' THEN never END, 'tried once', {_JUDGED}
     FROM seeds WHERE status = 'failed'""",
-    f"""INSERT INTO failed_fetches ({_KEY}, failure_id, failed_at, engine_run_id, error_class, error_message)
-    SELECT {_KEY}, 'fetch-1', landed_1, 'producing', 'transport', 'the connection was reset'
+    f"""INSERT INTO finished_attempts (asset, {_KEY}, finished_at, run_id, outcome, failed_at, engine_run_id,
+        error_class, error_message)
+    SELECT 'raw', {_KEY}, landed_1, 'fetch-1', 'FAILED', landed_1, 'producing', 'transport',
+        'the connection was reset'
     FROM seeds WHERE runs = 0""",
     """INSERT INTO control_actions
         (action_id, action, operator, command, filters, reason, partitions_changed, performed_at)

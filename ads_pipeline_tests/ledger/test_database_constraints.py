@@ -35,7 +35,7 @@ KEY_VALUES = "'google_ads', '1234567890', 'campaign_daily', '2026-02-01'"
 LATER = "'2030-01-01T00:00:00.000000Z'"
 APPEND_ONLY = (
     *("runs", "attempts", "load_records", "finished_attempts"),
-    *("control_actions", "control_action_partitions", "failed_fetches", "api_operations"),
+    *("control_actions", "control_action_partitions", "api_operations"),
 )
 UPSERTED = {"accounts", "run_head"}  # tables that refuse DELETE, whose rows statements of the product replace
 

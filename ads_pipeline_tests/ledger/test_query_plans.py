@@ -127,7 +127,7 @@ QUERIES: Final[Mapping[str, tuple[Query, set[str]]]] = {
         lambda ledger: [ledger.retry_queue.find_due(POLICY, lane, source=SOURCE, today=LAST_DAY) for lane in Lane],
         # Pending days whose fetch failed are due too, although nobody requested them.
         {
-            *("retry_schedule_due", "retry_schedule_pkey", "failed_fetches_pkey", "requests_pkey"),
+            *("retry_schedule_due", "retry_schedule_pkey", FINISHED_ATTEMPTS, "requests_pkey"),
             *(NOT_READY, *ATTEMPTS, *ELIGIBILITY),
         },
     ),
@@ -143,14 +143,14 @@ QUERIES: Final[Mapping[str, tuple[Query, set[str]]]] = {
         ),
         {FAILED, "retry_schedule_pkey"},
     ),
-    "failures": (lambda ledger: ledger.retry_queue.find_failures(KEYS), {*ATTEMPTS, "failed_fetches_pkey"}),
+    "failures": (lambda ledger: ledger.retry_queue.find_failures(KEYS), {*ATTEMPTS, FINISHED_ATTEMPTS}),
     "lease holders": (lambda ledger: ledger.leases.holders(KEYS), {"claims_pkey", "leases_pkey"}),
     "days that need an operator": (
         lambda ledger: list(ledger.days.facts(WINDOW, FOUND_BY_STATE)),
         {
             *(NOT_READY, "attempts_rejected", "demotions_pkey", PRIMARY, BY_DAY, POINTERS, *RUNS, *ATTEMPTS),
             *("control_action_partitions_by_key", "control_action_partitions_pkey"),
-            *("control_actions_pkey", "control_actions_by_time", "failed_fetches_pkey"),
+            *("control_actions_pkey", "control_actions_by_time"),
             FINISHED_ATTEMPTS,
         },
     ),

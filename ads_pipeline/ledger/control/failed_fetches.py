@@ -16,20 +16,15 @@ from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.retry import ERROR_POLICIES, PARKING_SCOPES, ErrorPolicy, RetryPolicy
 from ads_pipeline.ledger.control.control_actions import INSERT_PARKINGS
 from ads_pipeline.ledger.control.retries import Parking, ScheduledRetry, parking_name
-from ads_pipeline.ledger.control.retry_queue import RetryQueue
-from ads_pipeline.ledger.control.tables import failed_fetches
-from ads_pipeline.ledger.row_mapping import decode_key, encode_key, encode_key_by_name
-from ads_pipeline.ledger.statements import insert, select_given
-from ads_pipeline.ledger.status.partition_status import AttemptResult
+from ads_pipeline.ledger.control.retry_queue import READ_FAILED_FETCHES, RetryQueue
+from ads_pipeline.ledger.row_mapping import decode_key, encode_key
+from ads_pipeline.ledger.status.partition_status import AttemptResult, FetchError
 from ads_pipeline.ledger.tables import instant_text
 from ads_pipeline.ledger.transactions import LedgerTransaction, LedgerWriter
 from ads_pipeline.log_events import LogEvent, log_event
 from ads_pipeline.quoting import printable
 
 _LOG: Final = logging.getLogger(__name__)
-
-_READ_FAILED_FETCHES: Final = select_given(failed_fetches)
-_INSERT_FAILED_FETCHES: Final = insert(failed_fetches)
 
 
 class FailedFetches:
@@ -58,18 +53,17 @@ class FailedFetches:
         connection, keys = transaction.connection, sorted({failure.key for failure in failures})
         transaction.insert_pending(keys)
         transaction.lock_states(keys)
-        rows = _READ_FAILED_FETCHES.execute(connection, map(encode_key, keys)).all()
-        known = {(decode_key(row), row.failure_id) for row in rows}
+        rows = READ_FAILED_FETCHES.execute(connection, map(encode_key, keys)).all()
+        known = {(decode_key(row), row.run_id) for row in rows}
         new = sorted(
             (each for each in failures if (each.key, each.failure_id) not in known), key=lambda each: each.key
         )
         if not new:
             return {}
-        _INSERT_FAILED_FETCHES.write(connection, (_encode(failure, transaction) for failure in new))
         parkings = {(each.source, each.target): each for each in reversed(list(_parkings(new)))}
         parked_at = {"parked_at": transaction.at}
         INSERT_PARKINGS.write(connection, (asdict(each) | parked_at for each in parkings.values()))
-        _record_attempts(transaction, new)
+        transaction.record_attempts(RAW, [_describe(failure, transaction) for failure in new])
         earlier = Counter(map(decode_key, rows))
         for failure in new:
             transaction.emit("FetchFailed", failure.key, earlier[failure.key] + 1, _event_data(failure))
@@ -78,33 +72,16 @@ class FailedFetches:
         return dict.fromkeys(new_keys) | {retry.key: retry for retry in scheduled}
 
 
-def _encode(failure: FailedFetch, transaction: LedgerTransaction) -> dict[str, Any]:
-    """The row of a failure. The clock of an extractor may be ahead, and no failure is in the future."""
-    wait_until = failure.wait_until
-    return (
-        encode_key_by_name(failure.key)
-        | _error_fields(failure)
-        | {
-            "failure_id": failure.failure_id,
-            "failed_at": instant_text(min(failure.failed_at or transaction.now, transaction.now)),
-            "engine_run_id": transaction.writer.origin.run_id,
-            "wait_until": None if wait_until is None else instant_text(wait_until),
-            "request_id": failure.request_id,
-        }
+def _describe(failure: FailedFetch, transaction: LedgerTransaction) -> AttemptResult:
+    """The attempt that failed. The clock of an extractor may be ahead, and no failure is in the future."""
+    error = FetchError(
+        failed_at=min(failure.failed_at or transaction.now, transaction.now),
+        engine_run_id=transaction.writer.origin.run_id,
+        wait_until=failure.wait_until,
+        request_id=failure.request_id,
+        **_error_fields(failure),
     )
-
-
-def _record_attempts(transaction: LedgerTransaction, new: Sequence[FailedFetch]) -> None:
-    """Fold the failures into the status of the raw asset, unless a later attempt is there already."""
-    keys = [failure.key for failure in new]
-    statuses = transaction.writer.statuses.read(transaction.connection, RAW, keys)
-    attempts = []
-    for failure in new:
-        status, _count = statuses[failure.key]
-        last = status.last_attempt_at if status else None
-        if last is None or last <= (failure.failed_at or transaction.now):
-            attempts.append(AttemptResult(key=failure.key, run_id=failure.failure_id, outcome=AttemptOutcome.FAILED))
-    transaction.record_attempts(RAW, attempts)
+    return AttemptResult(key=failure.key, run_id=failure.failure_id, outcome=AttemptOutcome.FAILED, error=error)
 
 
 def _error_fields(failure: FailedFetch) -> dict[str, Any]:

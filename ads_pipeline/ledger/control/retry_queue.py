@@ -42,7 +42,7 @@ from ads_pipeline.ledger.control.retries import (
     decide_next_retry,
 )
 from ads_pipeline.ledger.control.retry_resets import read_resets
-from ads_pipeline.ledger.control.tables import failed_fetches, parkings, requests, retry_schedule
+from ads_pipeline.ledger.control.tables import parkings, requests, retry_schedule
 from ads_pipeline.ledger.row_mapping import (
     decode_key,
     encode_key,
@@ -60,7 +60,15 @@ PARTITIONS_PER_TRANSACTION: Final = 1_000
 KEYS_PER_QUERY: Final = 10_000  # all keys of a query are one parameter, and callers may pass a million
 _READ_SCHEDULED: Final = select_given(retry_schedule)
 _READ_REQUESTS: Final = select_given(requests)
-_READ_FAILED_FETCHES: Final = select_given(failed_fetches)
+# The failed fetches of the given partitions.
+READ_FAILED_FETCHES: Final = Statement(
+    "failed_fetches",
+    KEY_COLUMNS,
+    """
+    SELECT finished_attempts.* FROM {given} JOIN finished_attempts USING ({key})
+    WHERE asset = 'raw' AND error_class IS NOT NULL
+    """,
+)
 _READ_REQUEST_TIMES: Final = Statement(
     "request_times", KEY_COLUMNS, "SELECT {key}, requested_at FROM {given} JOIN requests USING ({key})"
 )
@@ -285,7 +293,7 @@ def _read_failed_fetches(
     connection: sa.Connection, keys: Sequence[PartitionKey]
 ) -> Iterator[tuple[PartitionKey, AttemptEnd]]:
     """The failed fetches of partitions. Those before a request for a run, or before a reset, are forgiven."""
-    rows = _READ_FAILED_FETCHES.execute(connection, map(encode_key, keys)).all()
+    rows = READ_FAILED_FETCHES.execute(connection, map(encode_key, keys)).all()
     if not rows:
         return
     resets = read_resets(connection, {key.source for key in keys})

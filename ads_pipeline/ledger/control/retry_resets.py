@@ -30,8 +30,9 @@ _MAKE_DUE: Final = query(
             OR :scope = 'query' AND query_name = :name)
         AND (:scope <> 'recovery' OR error_class IN :unanswered)
         AND EXISTS (
-            SELECT 1 FROM failed_fetches AS failed
-            WHERE ({failed.key}) = ({retry_schedule.key}) AND failed.failed_at = retry_schedule.failed_at)
+            SELECT 1 FROM finished_attempts AS failed
+            WHERE asset = 'raw' AND ({failed.key}) = ({retry_schedule.key})
+                AND failed.failed_at = retry_schedule.failed_at)
     """,
     at=Instant(),
     scope=sa.Text(),

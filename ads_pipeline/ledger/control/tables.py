@@ -21,14 +21,6 @@ requests = define_table(
     "kind text, action_id text, attempt_no integer, requested_at instant",
 )
 
-# Fetches that produced no run. Rejected runs are in `attempts`.
-failed_fetches = define_table(
-    "failed_fetches",
-    PARTITION_KEY,
-    "failure_id text key, failed_at instant, engine_run_id text, error_class text, error_message text, "
-    "wait_until instant, request_id text",
-)
-
 # The retry planned after a partition's last failure; the next failure replaces it. Without due_at there is no
 # automatic retry. Whether a partition is terminal is computed, not stored.
 retry_schedule = define_table(

@@ -446,22 +446,6 @@ CREATE TABLE requests (
     PRIMARY KEY (source, customer_id, query_name, logical_date)
 );
 
--- Fetches that produced no run. Rejected runs are in attempts.
-CREATE TABLE failed_fetches (
-    source TEXT COLLATE "C" NOT NULL,
-    customer_id TEXT COLLATE "C" NOT NULL,
-    query_name TEXT COLLATE "C" NOT NULL,
-    logical_date DATE NOT NULL,
-    failure_id TEXT COLLATE "C" NOT NULL CHECK (length(failure_id) BETWEEN 1 AND 96),
-    failed_at TIMESTAMPTZ NOT NULL,
-    engine_run_id TEXT COLLATE "C" NOT NULL CHECK (length(engine_run_id) BETWEEN 1 AND 96),
-    error_class TEXT COLLATE "C" NOT NULL CHECK (length(error_class) BETWEEN 1 AND 64),
-    error_message TEXT COLLATE "C" NOT NULL CHECK (length(error_message) BETWEEN 1 AND 2000),
-    wait_until TIMESTAMPTZ,
-    request_id TEXT COLLATE "C" CHECK (length(request_id) BETWEEN 1 AND 200),
-    PRIMARY KEY (source, customer_id, query_name, logical_date, failure_id)
-);
-
 -- The retry planned after a partition's last failure; the next failure replaces it. Without due_at there is no
 -- automatic retry. Whether a partition is terminal is computed, not stored.
 CREATE TABLE retry_schedule (
@@ -505,8 +489,6 @@ CREATE TRIGGER control_actions_no_update_delete BEFORE UPDATE OR DELETE OR TRUNC
 EXECUTE FUNCTION refuse_write();
 CREATE TRIGGER control_action_partitions_no_update_delete BEFORE UPDATE OR DELETE
     OR TRUNCATE ON control_action_partitions EXECUTE FUNCTION refuse_write();
-CREATE TRIGGER failed_fetches_no_update_delete BEFORE UPDATE OR DELETE OR TRUNCATE ON failed_fetches
-EXECUTE FUNCTION refuse_write();
 CREATE TRIGGER leases_no_delete BEFORE DELETE OR TRUNCATE ON leases EXECUTE FUNCTION refuse_write();
 
 CREATE TRIGGER leases_invalid_update BEFORE UPDATE ON leases
@@ -625,8 +607,9 @@ CREATE TABLE partition_status (
     )
 ) WITH (fillfactor = 50);
 
--- Finished attempts without a verdict: loads, and attempts that failed before it. partition_status is folded from
--- these and from attempts.
+-- Attempts that ended without a verdict: loads, runs that ended before it, and fetches that produced no run. A failed
+-- fetch has an error_class, and its run_id is the id of the failure. partition_status is folded from these and from
+-- attempts.
 CREATE TABLE finished_attempts (
     asset TEXT COLLATE "C" NOT NULL CHECK (asset IN ('raw', 'warehouse')),
     source TEXT COLLATE "C" NOT NULL,
@@ -637,8 +620,20 @@ CREATE TABLE finished_attempts (
     run_id TEXT COLLATE "C" NOT NULL CHECK (length(run_id) BETWEEN 1 AND 96),
     outcome TEXT COLLATE "C" NOT NULL CHECK (outcome IN ('SUCCEEDED', 'FAILED', 'CANCELLED')),
     code_version TEXT COLLATE "C",
-    PRIMARY KEY (asset, source, customer_id, query_name, logical_date, finished_at),
-    CONSTRAINT code_version_needs_success CHECK (code_version IS NULL OR outcome = 'SUCCEEDED')
+    failed_at TIMESTAMPTZ,
+    engine_run_id TEXT COLLATE "C" CHECK (length(engine_run_id) BETWEEN 1 AND 96),
+    error_class TEXT COLLATE "C" CHECK (length(error_class) BETWEEN 1 AND 64),
+    error_message TEXT COLLATE "C" CHECK (length(error_message) BETWEEN 1 AND 2000),
+    wait_until TIMESTAMPTZ,
+    request_id TEXT COLLATE "C" CHECK (length(request_id) BETWEEN 1 AND 200),
+    PRIMARY KEY (asset, source, customer_id, query_name, logical_date, finished_at, run_id),
+    CONSTRAINT code_version_needs_success CHECK (code_version IS NULL OR outcome = 'SUCCEEDED'),
+    CONSTRAINT failed_fetch_complete CHECK (
+        (error_class IS NULL) = (failed_at IS NULL) AND (error_class IS NULL) = (engine_run_id IS NULL)
+        AND (error_class IS NULL) = (error_message IS NULL)
+        AND (error_class IS NOT NULL OR wait_until IS NULL AND request_id IS NULL)
+    ),
+    CONSTRAINT failed_fetch_is_a_failure CHECK (error_class IS NULL OR asset = 'raw' AND outcome = 'FAILED')
 );
 
 -- The code version of each asset, and since when it is in use.

@@ -468,23 +468,6 @@ CREATE TABLE requests (
     CONSTRAINT valid_date CHECK (logical_date IS date(logical_date, '+0 days'))
 ) STRICT;
 
--- Fetches that produced no run. Rejected runs are in attempts.
-CREATE TABLE failed_fetches (
-    source TEXT NOT NULL,
-    customer_id TEXT NOT NULL,
-    query_name TEXT NOT NULL,
-    logical_date TEXT NOT NULL,
-    failure_id TEXT NOT NULL CHECK (length(failure_id) BETWEEN 1 AND 96),
-    failed_at TEXT NOT NULL CHECK (failed_at LIKE '____-__-__T__:__:__.______Z'),
-    engine_run_id TEXT NOT NULL CHECK (length(engine_run_id) BETWEEN 1 AND 96),
-    error_class TEXT NOT NULL CHECK (length(error_class) BETWEEN 1 AND 64),
-    error_message TEXT NOT NULL CHECK (length(error_message) BETWEEN 1 AND 2000),
-    wait_until TEXT CHECK (wait_until LIKE '____-__-__T__:__:__.______Z'),
-    request_id TEXT CHECK (length(request_id) BETWEEN 1 AND 200),
-    PRIMARY KEY (source, customer_id, query_name, logical_date, failure_id),
-    CONSTRAINT valid_date CHECK (logical_date IS date(logical_date, '+0 days'))
-) STRICT;
-
 -- The retry planned after a partition's last failure; the next failure replaces it. Without due_at there is no
 -- automatic retry. Whether a partition is terminal is computed, not stored.
 CREATE TABLE retry_schedule (
@@ -545,16 +528,6 @@ BEGIN
     SELECT RAISE(ABORT, 'control_action_partitions: DELETE is refused');
 END;
 
-CREATE TRIGGER failed_fetches_no_update BEFORE UPDATE ON failed_fetches
-BEGIN
-    SELECT RAISE(ABORT, 'failed_fetches: UPDATE is refused');
-END;
-
-CREATE TRIGGER failed_fetches_no_delete BEFORE DELETE ON failed_fetches
-BEGIN
-    SELECT RAISE(ABORT, 'failed_fetches: DELETE is refused');
-END;
-
 CREATE TRIGGER leases_no_delete BEFORE DELETE ON leases
 BEGIN
     SELECT RAISE(ABORT, 'leases: DELETE is refused');
@@ -592,15 +565,6 @@ WHEN EXISTS (SELECT 1 FROM control_action_partitions WHERE rowid = NEW.rowid)
       AND query_name = NEW.query_name AND logical_date = NEW.logical_date)
 BEGIN
     SELECT RAISE(ABORT, 'control_action_partitions: INSERT of an existing row is refused');
-END;
-
-CREATE TRIGGER failed_fetches_no_replace BEFORE INSERT ON failed_fetches
-WHEN EXISTS (SELECT 1 FROM failed_fetches WHERE rowid = NEW.rowid)
-    OR EXISTS (SELECT 1 FROM failed_fetches
-      WHERE source = NEW.source AND customer_id = NEW.customer_id AND query_name = NEW.query_name
-      AND logical_date = NEW.logical_date AND failure_id = NEW.failure_id)
-BEGIN
-    SELECT RAISE(ABORT, 'failed_fetches: INSERT of an existing row is refused');
 END;
 
 CREATE TRIGGER leases_no_replace BEFORE INSERT ON leases
@@ -745,8 +709,9 @@ CREATE TABLE partition_status (
     )
 ) STRICT;
 
--- Finished attempts without a verdict: loads, and attempts that failed before it. partition_status is folded from
--- these and from attempts.
+-- Attempts that ended without a verdict: loads, runs that ended before it, and fetches that produced no run. A failed
+-- fetch has an error_class, and its run_id is the id of the failure. partition_status is folded from these and from
+-- attempts.
 CREATE TABLE finished_attempts (
     asset TEXT NOT NULL CHECK (asset IN ('raw', 'warehouse')),
     source TEXT NOT NULL,
@@ -757,8 +722,20 @@ CREATE TABLE finished_attempts (
     run_id TEXT NOT NULL CHECK (length(run_id) BETWEEN 1 AND 96),
     outcome TEXT NOT NULL CHECK (outcome IN ('SUCCEEDED', 'FAILED', 'CANCELLED')),
     code_version TEXT,
-    PRIMARY KEY (asset, source, customer_id, query_name, logical_date, finished_at),
+    failed_at TEXT CHECK (failed_at LIKE '____-__-__T__:__:__.______Z'),
+    engine_run_id TEXT CHECK (length(engine_run_id) BETWEEN 1 AND 96),
+    error_class TEXT CHECK (length(error_class) BETWEEN 1 AND 64),
+    error_message TEXT CHECK (length(error_message) BETWEEN 1 AND 2000),
+    wait_until TEXT CHECK (wait_until LIKE '____-__-__T__:__:__.______Z'),
+    request_id TEXT CHECK (length(request_id) BETWEEN 1 AND 200),
+    PRIMARY KEY (asset, source, customer_id, query_name, logical_date, finished_at, run_id),
     CONSTRAINT code_version_needs_success CHECK (code_version IS NULL OR outcome = 'SUCCEEDED'),
+    CONSTRAINT failed_fetch_complete CHECK (
+        (error_class IS NULL) = (failed_at IS NULL) AND (error_class IS NULL) = (engine_run_id IS NULL)
+        AND (error_class IS NULL) = (error_message IS NULL)
+        AND (error_class IS NOT NULL OR wait_until IS NULL AND request_id IS NULL)
+    ),
+    CONSTRAINT failed_fetch_is_a_failure CHECK (error_class IS NULL OR asset = 'raw' AND outcome = 'FAILED'),
     CONSTRAINT valid_date CHECK (logical_date IS date(logical_date, '+0 days'))
 ) STRICT;
 
@@ -786,7 +763,7 @@ CREATE TRIGGER finished_attempts_no_replace BEFORE INSERT ON finished_attempts
 WHEN EXISTS (SELECT 1 FROM finished_attempts WHERE rowid = NEW.rowid)
     OR EXISTS (SELECT 1 FROM finished_attempts
       WHERE asset = NEW.asset AND source = NEW.source AND customer_id = NEW.customer_id
-      AND query_name = NEW.query_name AND logical_date = NEW.logical_date AND finished_at = NEW.finished_at)
+      AND query_name = NEW.query_name AND logical_date = NEW.logical_date AND finished_at = NEW.finished_at AND run_id = NEW.run_id)
 BEGIN
     SELECT RAISE(ABORT, 'finished_attempts: INSERT of an existing row is refused');
 END;

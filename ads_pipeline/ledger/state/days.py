@@ -82,12 +82,13 @@ LEFT JOIN control_actions AS withdrawal
             AND changed.attempt_no = attempt_count AND action.action = 'withdraw'
         ORDER BY action.performed_at DESC LIMIT 1
     )
-LEFT JOIN failed_fetches AS failed
-    ON status = 'pending' AND ({{failed.key}}) = ({{partition_state.key}})
+LEFT JOIN finished_attempts AS failed
+    ON status = 'pending' AND failed.asset = 'raw' AND ({{failed.key}}) = ({{partition_state.key}})
     AND (attempt_count = 0 OR failed.failed_at >= updated_at)
-    AND failed.failure_id = (
-        SELECT each.failure_id FROM failed_fetches AS each WHERE ({{each.key}}) = ({{partition_state.key}})
-        ORDER BY each.failed_at DESC, each.failure_id DESC LIMIT 1
+    AND (failed.finished_at, failed.run_id) = (
+        SELECT each.finished_at, each.run_id FROM finished_attempts AS each
+        WHERE each.asset = 'raw' AND ({{each.key}}) = ({{partition_state.key}}) AND each.error_class IS NOT NULL
+        ORDER BY each.failed_at DESC, each.run_id DESC LIMIT 1
     )
 WHERE [selection] AND {{customers}}
 """
@@ -170,12 +171,14 @@ WHERE acknowledgement.action IN ('acknowledge', 'mark_terminal')
         SELECT 1 FROM demotions WHERE ({demotions.key}) = ({acted.key}) AND started_at > acknowledgement.performed_at
     )
     AND NOT EXISTS (
-        SELECT 1 FROM failed_fetches AS failed
-        WHERE ({failed.key}) = ({acted.key}) AND failed.failed_at > acknowledgement.performed_at AND NOT EXISTS (
-            SELECT 1 FROM failed_fetches AS earlier
-            WHERE ({earlier.key}) = ({failed.key}) AND earlier.error_class = failed.error_class
-                AND earlier.failed_at <= acknowledgement.performed_at
-        )
+        SELECT 1 FROM finished_attempts AS failed
+        WHERE failed.asset = 'raw' AND ({failed.key}) = ({acted.key})
+            AND failed.failed_at > acknowledgement.performed_at AND NOT EXISTS (
+                SELECT 1 FROM finished_attempts AS earlier
+                WHERE earlier.asset = 'raw' AND ({earlier.key}) = ({failed.key})
+                    AND earlier.error_class = failed.error_class
+                    AND earlier.failed_at <= acknowledgement.performed_at
+            )
     )
 """
 # The successes of the given days whose accepted run was extracted before a time.

@@ -14,11 +14,13 @@ import sqlalchemy as sa
 from ads_pipeline.domain.expected_days import ExpectedDays, describe_single_days, find_expected, may_have_hole
 from ads_pipeline.domain.sequences import split_batches
 from ads_pipeline.ledger import database
-from ads_pipeline.ledger.control.tables import failed_fetches
 from ads_pipeline.ledger.extraction.tables import accounts
-from ads_pipeline.ledger.tables import Day, Instant, partition_state, runs
+from ads_pipeline.ledger.tables import Day, Instant, finished_attempts, partition_state, runs
 
 PAIRS_PER_QUERY: Final = 200
+_FAILED_FETCHES: Final = (
+    sa.select(finished_attempts).where(finished_attempts.c.error_class.is_not(None)).subquery("failed_fetches")
+)
 Pair = tuple[str, str]  # customer and query
 
 
@@ -82,7 +84,7 @@ def read_first_days(engine: sa.Engine, source: str, customers: Collection[str] |
 
 def _read_first_fetched(engine: sa.Engine, source: str, customers: Collection[str] | None) -> dict[Pair, date]:
     found: dict[Pair, date] = {}
-    for table in runs, failed_fetches:
+    for table in (runs, _FAILED_FETCHES):
         key = table.c.customer_id, table.c.query_name
         statement = sa.select(*key, sa.func.min(table.c.logical_date, type_=Day())).where(table.c.source == source)
         if customers is not None:
@@ -109,7 +111,7 @@ def _read_expected(engine: sa.Engine, source: str, pairs: Collection[Pair]) -> I
     for batch in split_batches(sorted(pairs), PAIRS_PER_QUERY):
         fetched = defaultdict[Pair, dict[date, datetime]](dict)
         extracted_at = sa.func.coalesce(runs.c.extracted_at, runs.c.registered_at)
-        for table, at in ((runs, extracted_at), (failed_fetches, failed_fetches.c.failed_at)):
+        for table, at in ((runs, extracted_at), (_FAILED_FETCHES, _FAILED_FETCHES.c.failed_at)):
             key = table.c.customer_id, table.c.query_name, table.c.logical_date
             statement = sa.select(*key, sa.func.min(at, type_=Instant())).group_by(*key)
             statement = statement.where(table.c.source == source, sa.tuple_(*key[:2]).in_(batch))

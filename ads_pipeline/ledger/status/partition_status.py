@@ -75,11 +75,24 @@ _UPSERT: Final = upsert(partition_status, newer="partition_status.row_version < 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FetchError:
+    """Why and when a fetch failed, and in which run of the engine."""
+
+    failed_at: datetime
+    engine_run_id: str
+    error_class: str
+    error_message: str
+    wait_until: datetime | None
+    request_id: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptResult:
     """How an attempt at an asset partition ended, other than by a verdict.
 
     `code_version` is set if the attempt materialized the partition. The recorded instant is later than `not_before`,
-    even if the clock went back. For a load this is the instant when the loaded run was materialized.
+    even if the clock went back. For a load this is the instant when the loaded run was materialized. A failed fetch
+    has an error; its run id is the id of the failure.
     """
 
     key: PartitionKey
@@ -87,6 +100,7 @@ class AttemptResult:
     outcome: AttemptOutcome
     code_version: str | None = None
     not_before: datetime | None = None
+    error: FetchError | None = None
 
 
 class PartitionStatuses:
@@ -123,7 +137,8 @@ class PartitionStatuses:
     ) -> list[int]:
         """Record attempts that ended without a verdict, one per partition, and fold them into the status rows.
 
-        Returns the number of each attempt within its asset partition.
+        A failed fetch that was reported after a later attempt changes no status. Returns the number of each attempt
+        within its asset partition.
         """
         if not results:
             return []
@@ -131,9 +146,12 @@ class PartitionStatuses:
         logged, statuses = list[Values](), list[PartitionStatus]()
         for result, (status, _count) in zip(results, before, strict=True):
             at = next_write_instant(status.row_version if status else None, next_timestamp(result.not_before, now))
-            statuses.append(self._fold(status, asset, result, at))
+            if result.error is not None and _is_late(result.error, status):
+                at = result.error.failed_at
+            else:
+                statuses.append(self._fold(status, asset, result, at))
             ended = instant_text(at), result.run_id, str(result.outcome), result.code_version
-            logged.append((asset, *encode_key(result.key), *ended))
+            logged.append((asset, *encode_key(result.key), *ended, *_encode_error(result.error)))
         _INSERT_ATTEMPTS.write(connection, logged)
         if self.upsert(connection, statuses) < len(statuses):  # a staleness sweep holds no partition lock
             raise database.ConcurrentWrite("a status was written while an attempt was being folded into it")
@@ -155,6 +173,20 @@ class PartitionStatuses:
             code_version=result.code_version,
         )
         return fold_attempt(status, attempt, asset_partition=partition, values=partition_values(result.key))
+
+
+def _is_late(error: FetchError, status: PartitionStatus | None) -> bool:
+    """Whether another attempt was recorded after the failure."""
+    last = status.last_attempt_at if status else None
+    return last is not None and last > error.failed_at
+
+
+def _encode_error(error: FetchError | None) -> Values:
+    if error is None:
+        return (None,) * 6
+    wait = error.wait_until and instant_text(error.wait_until)
+    failed = instant_text(error.failed_at), error.engine_run_id, error.error_class, error.error_message
+    return *failed, wait, error.request_id
 
 
 def read_code_versions(connection: sa.Connection, tenancy: Tenancy, source: str) -> dict[str, CodeVersion]:

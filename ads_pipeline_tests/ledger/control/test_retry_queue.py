@@ -289,7 +289,7 @@ def test_failed_fetch_keeps_the_request_id(timed_ledger: Ledger, log: EventLog, 
     """Support finds a request by its id, so the row and the event have it."""
     failed = FailedFetch(key=OLD, error_class="transient", error_message="reset", request_id="q-17")
     timed_ledger.failed_fetches.record([failed], POLICY)
-    rows = database.transact(backdoor, lambda c: c.exec_driver_sql("SELECT request_id FROM failed_fetches").all())
+    rows = database.transact(backdoor, lambda c: c.exec_driver_sql("SELECT request_id FROM finished_attempts").all())
     (event,) = [
         each.event for each in log.fetch(timed_ledger.origin.run_id) if each.event.event_type == "FetchFailed"
     ]
