@@ -1,16 +1,11 @@
 """Named SQL statements over any number of rows.
 
-The text of a statement is the same for one row and for thousands, so the cost of building, sending and planning it
-does not grow with the rows. It is the same for both databases, except for these placeholders:
+The text is SQL as Postgres executes it. Two tables in it are not in the schema: `given` has the rows that the caller
+passes, and `shared` has one row of values that all of them share. The text is the same for one row and for thousands,
+so the cost of building, sending and planning it does not grow with the rows.
 
-* `{given}`: the rows, as an item of FROM with the alias `given`
-* `{from_given}`, `{in_order}`: in a `RowWrite`, FROM with the rows, and ORDER BY with the columns that order them
-* `{given.run_id}`: a column of the rows
-* `{shared}`, `{from_shared}`, `{shared.run_id}`: the same for values that all rows share
-* `{now}`, `{greatest}`: the database's clock, and the greatest of several values
-* `{for_update}`, `{for_share}`, `{skip_locked}`: row locks; on SQLite a write transaction locks the whole database
-* `{key}`: the four columns of a partition key; `{runs.key}`: those columns of the table or alias `runs`
-* `{status_key}`, `{given.status_key}`: the same for the four columns of a status key
+SQLite executes the same text, except for row locks, which it does not need, and for two functions: a write
+transaction locks the whole database, and its clock and its greatest() have other names.
 """
 
 import json
@@ -26,7 +21,7 @@ from sqlalchemy.types import TypeEngine
 
 from ads_pipeline.errors import LedgerRefused
 from ads_pipeline.ledger import database
-from ads_pipeline.ledger.tables import KEY, STATUS_KEY, Day, Instant, metadata
+from ads_pipeline.ledger.tables import KEY, Day, Instant, metadata
 from ads_pipeline.ledger.values import DayWindow
 
 Columns = Mapping[str, str]  # the type of each column: text, integer, bigint, boolean, instant or day
@@ -36,10 +31,6 @@ Rows = Iterable[Values] | Iterable[Mapping[str, Any]]
 NO_COLUMNS: Final[Columns] = MappingProxyType({})
 KEY_COLUMNS: Final[Columns] = {name: "day" if name == "logical_date" else "text" for name in KEY}
 RUN_COLUMNS: Final[Columns] = {**KEY_COLUMNS, "run_id": "text"}
-FLAGS: Final = (
-    *("demotion_pending", "is_publishable", "points_at_current", "has_unjudged_run", "is_judged", "is_current"),
-    *("is_published", "is_loaded", "unjudged_is_newest", "is_restated", "differs", "is_live", "is_new", "is_probe"),
-)  # conditions that statements select
 _KINDS: Final[Mapping[Any, str]] = {
     sa.Text: "text",
     sa.Integer: "integer",
@@ -49,22 +40,17 @@ _KINDS: Final[Mapping[Any, str]] = {
     Day: "day",
 }
 _POSTGRES_TYPES: Final = {"instant": "timestamptz", "day": "date", "double": "double precision"}
-_WORDS: Final[Mapping[str, Mapping[str, str]]] = {
-    "postgresql": {
-        "now": "clock_timestamp()",
-        "greatest": "greatest",
-        "for_update": "FOR UPDATE",
-        "for_share": "FOR SHARE",
-        "skip_locked": "FOR UPDATE SKIP LOCKED",
-    },
-    "sqlite": {
-        "now": "clock_text(0)",
-        "greatest": "max",
-        "for_update": "",
-        "for_share": "",
-        "skip_locked": "",
-    },
-}
+# What SQLite writes in another way.
+_SQLITE_WORDS: Final = (
+    (re.compile(r"\bFOR (?:UPDATE|SHARE)(?: SKIP LOCKED)?"), ""),
+    (re.compile(r"\bclock_timestamp\(\)"), "clock_text(0)"),
+    (re.compile(r"\bgreatest\("), "max("),
+)
+_TABLE: Final = {name: re.compile(rf"\b(FROM|JOIN)\s+{name}\b(?!\.)") for name in ("given", "shared")}
+_HIDDEN: Final = {name: re.compile(rf"\b{name} AS (?:MATERIALIZED )?\(") for name in ("given", "shared")}
+_FROM_ROWS: Final = re.compile(r"\bFROM (?:given|shared)\b(?!\.)")
+_IN_ORDER: Final = re.compile(r"\bORDER BY given\.\w+(?:, given\.\w+)*")
+_VALUE: Final = re.compile(r"\b(?:given|shared)\.(\w+)")
 _WORD: Final = re.compile(r"\w+")
 _encode = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":")).encode
 _encode_ascii = json.JSONEncoder(check_circular=False, separators=(",", ":")).encode  # takes half the time
@@ -83,6 +69,8 @@ def names(columns: Iterable[str], prefix: str = "") -> str:
 class Statement:
     """A named statement over rows. It is built when a dialect first executes it, once per process.
 
+    `flags` are the conditions that it selects. SQLite returns them as numbers.
+
     For one row, Postgres takes longer to plan a join of four tables than to run it, so each connection prepares the
     one-row statement once (psycopg2 has no prepared statements). For many rows the statement is planned every time:
     that is cheap by comparison, and the plan must fit the present size of the tables.
@@ -92,8 +80,11 @@ class Statement:
 
     _texts: ClassVar[dict[str, str]] = {}
 
-    def __init__(self, name: str, given: Columns, text: str, *, shared: Columns = NO_COLUMNS) -> None:
+    def __init__(
+        self, name: str, given: Columns, text: str, *, shared: Columns = NO_COLUMNS, flags: Iterable[str] = ()
+    ) -> None:
         self._name, self._given, self._shared, self._text = name, given, shared, text.strip()
+        self._flags = tuple(flags)
         if self._texts.setdefault(name, self._text) != self._text:
             raise ValueError(f"two statements are named {name}, and a connection prepares only one of them")
 
@@ -125,25 +116,24 @@ class Statement:
     @cached_property
     def _for_sqlite(self) -> sa.TextualSelect:
         values = ", ".join(f"json_extract(value, '$[{index}]') AS {name}" for index, name in enumerate(self._given))
-        text = self._format("sqlite", f"(SELECT {values} FROM json_each(:given)) AS given")
-        return sa.text(text).columns(**_decoded_columns(text))
+        given = f"(SELECT {values} FROM json_each(:given)) AS given"
+        text = _name_table(_translate(self._text), "given", given)
+        return sa.text(text).columns(**_decoded_columns(text, self._flags))
 
     @cached_property
     def _for_rows(self) -> str:
         values = ", ".join(f"CAST({name} AS {_postgres_type(kind)}) AS {name}" for name, kind in self._given.items())
         lists = ", ".join(f"json_array_elements_text(%({name})s)" for name in self._given)
         given = f"(SELECT {values} FROM ROWS FROM ({lists}) AS listed ({names(self._given)})) AS given"
-        return self._format("postgresql", given, f"json_to_record(%(shared)s) AS shared({_types(self._shared)})")
+        shared = f"json_to_record(%(shared)s) AS shared({_types(self._shared)})"
+        return _name_table(_name_table(self._text, "given", given), "shared", shared)
 
     @cached_property
     def _for_one_row(self) -> str:
         """With json_to_record, the planner knows that there is one row."""
         given = f"json_to_record($1::json) AS given({_types(self._given)})"
-        return self._format("postgresql", given, f"json_to_record($2::json) AS shared({_types(self._shared)})")
-
-    def _format(self, dialect: str, given: str, shared: str = "") -> str:
-        words = {**_WORDS[dialect], "from_given": f"FROM {given}", "from_shared": f"FROM {shared}"}
-        return self._text.format_map(_Words(words, _Alias("given", given), _Alias("shared", shared)))
+        shared = f"json_to_record($2::json) AS shared({_types(self._shared)})"
+        return _name_table(_name_table(self._text, "given", given), "shared", shared)
 
 
 class RowWrite:
@@ -152,12 +142,8 @@ class RowWrite:
     SQLite executes it once per row with parameters, which takes half the time of reading the rows from JSON.
     """
 
-    def __init__(
-        self, name: str, given: Columns, text: str, *, shared: Columns = NO_COLUMNS, order: Iterable[str] = ()
-    ) -> None:
-        ordered = names(order, prefix="given.")
-        for_rows = text.replace("{in_order}", f"ORDER BY {ordered}" if ordered else "")
-        self._statement = Statement(name, given, for_rows, shared=shared)
+    def __init__(self, name: str, given: Columns, text: str, *, shared: Columns = NO_COLUMNS) -> None:
+        self._statement = Statement(name, given, text, shared=shared)
         self._given, self._shared, self._text = given, shared, text.strip()
 
     def write(self, connection: sa.Connection, rows: Rows, shared: Values = ()) -> int:
@@ -178,77 +164,45 @@ class RowWrite:
     @cached_property
     def _for_sqlite(self) -> tuple[str, Callable[[Values], Values]]:
         """The text with a parameter for each use of a column, and what picks the values of these parameters."""
-        used = list[int]()
-        given, shared = _Parameters(self._given, used), _Parameters(self._shared, used, first=len(self._given))
-        words = {**_WORDS["sqlite"], "from_given": "", "from_shared": "", "in_order": ""}
-        text = self._text.format_map(_Words(words, given, shared))
-        return text, itemgetter(*used)
+        indexes = {name: index for index, name in enumerate((*self._given, *self._shared))}
+        text = _FROM_ROWS.sub("", _IN_ORDER.sub("", _translate(self._text)))
+        used = [indexes[name] for name in _VALUE.findall(text)]
+        return _VALUE.sub("?", text), itemgetter(*used)
 
 
-def query(text: str, **types: TypeEngine[Any]) -> sa.TextualSelect:
-    """A query with named parameters, such as `:source`, and the placeholders for keys.
+def query(text: str, *, flags: Iterable[str] = (), **types: TypeEngine[Any]) -> sa.TextualSelect:
+    """A query with named parameters, such as `:source`, of these types.
 
-    `types` are those of its parameters. The result has the types of the ledger's columns.
+    The result has the types of the ledger's columns. `flags` are the conditions that it selects.
     """
     parameters = (sa.bindparam(name, type_=kind) for name, kind in types.items())
-    formatted = _format_keys(text)
-    return sa.text(formatted).bindparams(*parameters).columns(**_decoded_columns(formatted))
+    return sa.text(text.strip()).bindparams(*parameters).columns(**_decoded_columns(text, flags))
 
 
-def query_days(text: str, window: DayWindow, *, customer_column: str = "customer_id") -> sa.TextualSelect:
-    """A query of the days of a window. In the text, {customers} is the place of the condition on the customers."""
-    condition = "TRUE" if window.customers is None else f"{customer_column} IN :customers"
+def query_days(
+    text: str, window: DayWindow, *, customer_column: str = "customer_id", flags: Iterable[str] = ()
+) -> sa.TextualSelect:
+    """A query of the days of a window. Without customers in the window, `customer_id IN :customers` is true."""
     values = {"source": window.source, "query_name": window.query_name, "since": window.since, "until": window.until}
-    statement = query(text.replace("{customers}", condition), since=Day(), until=Day()).bindparams(**values)
+    if window.customers is None:
+        text = text.replace(f"{customer_column} IN :customers", "TRUE")
+    statement = query(text, flags=flags, since=Day(), until=Day()).bindparams(**values)
     if window.customers is not None:
         statement = statement.bindparams(sa.bindparam("customers", sorted(window.customers), expanding=True))
     return statement
 
 
-def expression(text: str, kind: TypeEngine[Any] | None = None) -> sa.ColumnElement[Any]:
-    """A value in SQL with the placeholders for keys, for a query that is built."""
-    return sa.literal_column(_format_keys(text), kind)
+def _translate(text: str) -> str:
+    """The text as SQLite executes it."""
+    for pattern, word in _SQLITE_WORDS:
+        text = pattern.sub(word, text)
+    return text
 
 
-def _format_keys(text: str) -> str:
-    return text.strip().format_map(_Words({}))
-
-
-class _Words(dict[str, Any]):
-    """The values of the placeholders. An unknown name is a table or an alias."""
-
-    def __init__(self, words: Mapping[str, str], given: object = "", shared: object = "") -> None:
-        super().__init__(words, key=names(KEY), status_key=names(STATUS_KEY), given=given, shared=shared)
-
-    def __missing__(self, name: str) -> "_Alias":
-        return _Alias(name, name)
-
-
-class _Alias:
-    """A table or alias: as an item of FROM, and its columns, one by one or those of a key."""
-
-    def __init__(self, name: str, item: str) -> None:
-        self._name, self._item = name, item
-        self.key, self.status_key = names(KEY, prefix=f"{name}."), names(STATUS_KEY, prefix=f"{name}.")
-
-    def __str__(self) -> str:
-        return self._item
-
-    def __getattr__(self, column: str) -> str:
-        return f"{self._name}.{column}"
-
-
-class _Parameters:
-    """Columns as parameters. Each use of a column adds the index of its value to `used`."""
-
-    def __init__(self, columns: Iterable[str], used: list[int], *, first: int = 0) -> None:
-        self._indexes, self._used = {name: index for index, name in enumerate(columns, start=first)}, used
-
-    def __getattr__(self, name: str) -> str:
-        column_lists = {"key": KEY, "status_key": STATUS_KEY}
-        columns = column_lists.get(name, (name,))
-        self._used += [self._indexes[column] for column in columns]
-        return ", ".join("?" * len(columns))
+def _name_table(text: str, name: str, rows: str) -> str:
+    """Put the rows where the text reads them. A CTE of the same name hides them after its definition, as in SQL."""
+    count = 1 if _HIDDEN[name].search(text) else 0
+    return _TABLE[name].sub(lambda found: f"{found[1]} {rows}", text, count=count)
 
 
 def _list_values(rows: Rows, columns: Columns) -> list[Values]:
@@ -266,19 +220,20 @@ def _postgres_type(kind: str) -> str:
     return _POSTGRES_TYPES.get(kind, kind)
 
 
-def _decoded_columns(text: str) -> dict[str, Any]:
+def _decoded_columns(text: str, flags: Iterable[str]) -> dict[str, Any]:
     """The types of the columns that SQLite stores as text or numbers and Python does not.
 
     Only those that the statement names or may name with a star, because each execution compares them with its result.
     """
     decoded = _all_decoded_columns()
-    return decoded if "*" in text else {name: decoded[name] for name in set(_WORD.findall(text)) & decoded.keys()}
+    named = decoded if "*" in text else {name: decoded[name] for name in set(_WORD.findall(text)) & decoded.keys()}
+    return named | dict.fromkeys(flags, sa.Boolean())
 
 
 def _all_decoded_columns() -> dict[str, Any]:
     columns = {column.name: column.type for table in metadata.tables.values() for column in table.c}
     decoded = {name: kind for name, kind in columns.items() if isinstance(kind, (Instant, Day))}
-    return decoded | {"now": Instant(), "pointer_changed_at": Instant()} | dict.fromkeys(FLAGS, sa.Boolean())
+    return decoded | {"now": Instant(), "pointer_changed_at": Instant()}
 
 
 def insert(table: sa.Table, *columns: str, skip_present: bool = False) -> RowWrite:
@@ -286,7 +241,7 @@ def insert(table: sa.Table, *columns: str, skip_present: bool = False) -> RowWri
     given, key = columns_of(table, *columns), table.primary_key.columns.keys()
     condition, conflict = "TRUE", ""
     if skip_present:  # ON CONFLICT covers rows of concurrent writers; on SQLite a trigger refuses existing keys
-        same_key = f"({names(key, prefix=f'{table.name}.')}) = ({_placeholders(key)})"
+        same_key = f"({names(key, prefix=f'{table.name}.')}) = ({names(key, prefix='given.')})"
         condition = f"NOT EXISTS (SELECT 1 FROM {table.name} WHERE {same_key})"
         conflict = "ON CONFLICT DO NOTHING"
     return _insert_given(f"insert_{table.name}", table, given, condition, conflict)
@@ -302,16 +257,12 @@ def upsert(table: sa.Table, *, newer: str = "true") -> RowWrite:
 
 def select_given(table: sa.Table) -> Statement:
     """The rows of a table for the given partitions."""
-    text = f"SELECT {table.name}.* FROM {{given}} JOIN {table.name} USING ({{key}})"
+    text = f"SELECT {table.name}.* FROM given JOIN {table.name} USING ({names(KEY)})"
     return Statement(f"{table.name}_by_key", KEY_COLUMNS, text)
 
 
 def _insert_given(name: str, table: sa.Table, given: Columns, condition: str, conflict: str) -> RowWrite:
     """Without WHERE, SQLite would parse the ON of ON CONFLICT as the condition of a join."""
-    select = f"SELECT {_placeholders(given)} {{from_given}} WHERE {condition} {{in_order}}"
-    text = f"INSERT INTO {table.name} ({names(given)}) {select} {conflict}"
-    return RowWrite(name, given, text, order=[name for name in given if table.c[name].primary_key])
-
-
-def _placeholders(columns: Iterable[str]) -> str:
-    return ", ".join(f"{{given.{name}}}" for name in columns)
+    order = names((column for column in given if table.c[column].primary_key), prefix="given.")
+    select = f"SELECT {names(given, prefix='given.')} FROM given WHERE {condition} ORDER BY {order}"
+    return RowWrite(name, given, f"INSERT INTO {table.name} ({names(given)}) {select} {conflict}")

@@ -31,7 +31,11 @@ Clock = Callable[[], datetime]
 LOCK_STATES: Final = Statement(
     "lock_states",
     KEY_COLUMNS,
-    "SELECT * FROM partition_state WHERE ({key}) IN (SELECT {key} FROM {given}) ORDER BY {key} {for_update}",
+    """
+    SELECT * FROM partition_state
+    WHERE (source, customer_id, query_name, logical_date) IN (SELECT source, customer_id, query_name, logical_date
+        FROM given) ORDER BY source, customer_id, query_name, logical_date FOR UPDATE
+    """,
 )
 _INSERT_PENDING: Final = insert(partition_state, *KEY, "status", "updated_at", skip_present=True)
 _WITHDRAW_POINTERS: Final = Statement(
@@ -39,7 +43,10 @@ _WITHDRAW_POINTERS: Final = Statement(
     {**KEY_COLUMNS, "changed_at": "instant"},
     """
     UPDATE warehouse_pointer SET availability = 'unavailable', changed_at = given.changed_at
-    FROM {given} WHERE ({warehouse_pointer.key}) = ({given.key}) AND availability = 'published'
+    FROM given
+    WHERE (warehouse_pointer.source, warehouse_pointer.customer_id, warehouse_pointer.query_name,
+        warehouse_pointer.logical_date) = (given.source, given.customer_id, given.query_name, given.logical_date)
+        AND availability = 'published'
     """,
 )
 

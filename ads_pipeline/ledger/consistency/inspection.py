@@ -30,13 +30,27 @@ from ads_pipeline.ledger.tables import demotions, run_head, runs
 
 ROWS_PER_FETCH: Final = 5_000
 _RUN: Final = f"SELECT runs.*, {last_outcome('runs')} AS outcome, {is_current('runs')} AS is_current"
-_WITH_STATES: Final = "LEFT JOIN partition_state ON ({partition_state.key}) = ({runs.key})"
+_WITH_STATES: Final = """
+    LEFT JOIN partition_state
+        ON (partition_state.source, partition_state.customer_id, partition_state.query_name,
+            partition_state.logical_date) = (runs.source, runs.customer_id, runs.query_name, runs.logical_date)
+    """
 # Every registered run of a source, in the order of the paths below raw.
 _RUNS: Final = query(
-    f"{_RUN} FROM runs {_WITH_STATES} WHERE runs.source = :source ORDER BY {{runs.key}}, runs.run_id"
+    f"""
+    {_RUN} FROM runs {_WITH_STATES}
+    WHERE runs.source = :source
+    ORDER BY runs.source, runs.customer_id, runs.query_name, runs.logical_date, runs.run_id
+    """,
+    flags=("is_current",),
 )
 _RUN_BY_NAME: Final = Statement(
-    "inspect_run", RUN_COLUMNS, f"{_RUN} FROM {{given}} JOIN runs USING ({{key}}, run_id) {_WITH_STATES}"
+    "inspect_run",
+    RUN_COLUMNS,
+    f"""
+        {_RUN} FROM given JOIN runs USING (source, customer_id, query_name, logical_date, run_id) {_WITH_STATES}
+        """,
+    flags=("is_current",),
 )
 # The published pointers that contradict the ledger: one names a run that is not the current run of a success, or
 # `differs` from the run's registration.
@@ -44,19 +58,28 @@ _MISPLACED_POINTERS: Final = query(
     f"""
     SELECT * FROM (
         SELECT
-            {{warehouse_pointer.key}}, warehouse_pointer.run_id, status, current_run_id,
+            warehouse_pointer.source, warehouse_pointer.customer_id, warehouse_pointer.query_name,
+                warehouse_pointer.logical_date, warehouse_pointer.run_id, status, current_run_id,
             {last_outcome("warehouse_pointer")} AS outcome, {is_current("warehouse_pointer")} AS is_current,
             COALESCE(
                 warehouse_pointer.schema_version <> runs.schema_version
                 OR warehouse_pointer.record_count <> runs.record_count, TRUE
             ) AS differs
         FROM warehouse_pointer
-        JOIN partition_state ON ({{partition_state.key}}) = ({{warehouse_pointer.key}})
-        JOIN runs ON ({{runs.key}}, runs.run_id) = ({{warehouse_pointer.key}}, warehouse_pointer.run_id)
+        JOIN partition_state
+            ON (partition_state.source, partition_state.customer_id, partition_state.query_name,
+                partition_state.logical_date) =
+                    (warehouse_pointer.source, warehouse_pointer.customer_id, warehouse_pointer.query_name,
+                        warehouse_pointer.logical_date)
+        JOIN runs
+            ON (runs.source, runs.customer_id, runs.query_name, runs.logical_date, runs.run_id) =
+                (warehouse_pointer.source, warehouse_pointer.customer_id, warehouse_pointer.query_name,
+                    warehouse_pointer.logical_date, warehouse_pointer.run_id)
         WHERE availability = 'published'
     ) AS published
-    WHERE differs OR NOT is_current ORDER BY {{key}}
-    """
+    WHERE differs OR NOT is_current ORDER BY source, customer_id, query_name, logical_date
+    """,
+    flags=("is_current", "differs"),
 )
 
 

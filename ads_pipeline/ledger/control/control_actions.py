@@ -57,17 +57,24 @@ REQUEST_KINDS: Final[Mapping[Action, str]] = {
 }
 # The key of each given partition, once per logged action on it.
 _ACTIONS_PER_PARTITION: Final = Statement(
-    "actions_per_partition", KEY_COLUMNS, "SELECT {key} FROM {given} JOIN control_action_partitions USING ({key})"
+    "actions_per_partition",
+    KEY_COLUMNS,
+    """
+        SELECT source, customer_id, query_name, logical_date
+        FROM given JOIN control_action_partitions USING (source, customer_id, query_name, logical_date)
+        """,
 )
 _UPDATE_STATES: Final = RowWrite(
     "update_states",
     columns_of(partition_state),
     """
     UPDATE partition_state
-    SET status = {given.status}, current_run_id = {given.current_run_id}, schema_version = {given.schema_version},
-        record_count = {given.record_count}, updated_at = {given.updated_at}, error_message = {given.error_message},
-        attempt_count = {given.attempt_count}
-    {from_given} WHERE ({partition_state.key}) = ({given.key})
+    SET status = given.status, current_run_id = given.current_run_id, schema_version = given.schema_version,
+        record_count = given.record_count, updated_at = given.updated_at, error_message = given.error_message,
+        attempt_count = given.attempt_count
+    FROM given
+    WHERE (partition_state.source, partition_state.customer_id, partition_state.query_name,
+        partition_state.logical_date) = (given.source, given.customer_id, given.query_name, given.logical_date)
     """,
 )
 _UPSERT_REQUESTS: Final = upsert(requests)
@@ -76,10 +83,16 @@ _READ_OPEN_REQUESTS: Final = Statement(
     "read_open_requests",
     KEY_COLUMNS,
     """
-    SELECT {key} FROM {given} JOIN requests USING ({key}) JOIN partition_state USING ({key})
+    SELECT source, customer_id, query_name, logical_date
+    FROM given
+    JOIN requests USING (source, customer_id, query_name, logical_date)
+    JOIN partition_state USING (source, customer_id, query_name, logical_date)
     WHERE attempt_count = attempt_no AND NOT EXISTS (
         SELECT 1 FROM retry_schedule
-        WHERE ({retry_schedule.key}) = ({requests.key}) AND retry_schedule.attempt_no = requests.attempt_no
+        WHERE (retry_schedule.source, retry_schedule.customer_id, retry_schedule.query_name,
+            retry_schedule.logical_date) =
+                (requests.source, requests.customer_id, requests.query_name, requests.logical_date)
+                AND retry_schedule.attempt_no = requests.attempt_no
             AND failed_at > requested_at)
     """,
 )
@@ -88,17 +101,22 @@ _READ_FAILED_FETCHES: Final = Statement(
     "read_failed_fetches_of_pending",
     KEY_COLUMNS,
     """
-    SELECT {key} FROM {given} JOIN partition_state USING ({key}) JOIN retry_schedule USING ({key})
+    SELECT source, customer_id, query_name, logical_date
+    FROM given
+    JOIN partition_state USING (source, customer_id, query_name, logical_date)
+    JOIN retry_schedule USING (source, customer_id, query_name, logical_date)
     WHERE status = 'pending' AND retry_schedule.attempt_no = attempt_count AND NOT EXISTS (
         SELECT 1 FROM requests
-        WHERE ({requests.key}) = ({retry_schedule.key}) AND requests.attempt_no = attempt_count
+        WHERE (requests.source, requests.customer_id, requests.query_name, requests.logical_date) =
+            (retry_schedule.source, retry_schedule.customer_id, retry_schedule.query_name,
+                retry_schedule.logical_date) AND requests.attempt_no = attempt_count
             AND requested_at >= failed_at)
     """,
 )
 _READ_PRESENT_EVENTS: Final = Statement(
     "read_present_events",
     {"run_id": "text", "idempotency_key": "text"},
-    "SELECT idempotency_key FROM {given} JOIN run_events USING (run_id, idempotency_key)",
+    "SELECT idempotency_key FROM given JOIN run_events USING (run_id, idempotency_key)",
 )
 INSERT_PARKINGS: Final = insert(parkings, skip_present=True)
 

@@ -43,9 +43,12 @@ _INSERT_MISSING_CLAIMS: Final = Statement(
     "insert_claims",
     _CLAIM,
     """
-    INSERT INTO claims ({key}, run_id, fence, claimed_at)
-    SELECT {key}, run_id, 1, coalesce(given.now, {now}) FROM {given}
-    WHERE NOT EXISTS (SELECT 1 FROM claims WHERE ({claims.key}) = ({given.key})) ORDER BY {key}
+    INSERT INTO claims (source, customer_id, query_name, logical_date, run_id, fence, claimed_at)
+    SELECT source, customer_id, query_name, logical_date, run_id, 1, coalesce(given.now, clock_timestamp()) FROM given
+    WHERE NOT EXISTS (SELECT 1 FROM claims
+        WHERE (claims.source, claims.customer_id, claims.query_name, claims.logical_date) =
+            (given.source, given.customer_id, given.query_name, given.logical_date))
+                ORDER BY source, customer_id, query_name, logical_date
     ON CONFLICT DO NOTHING
     """,
 )
@@ -53,7 +56,11 @@ _INSERT_MISSING_CLAIMS: Final = Statement(
 _LOCK_CLAIMS: Final = Statement(
     "lock_claims",
     _CLAIM,
-    "SELECT * FROM claims WHERE ({key}) IN (SELECT {key} FROM {given}) ORDER BY {key} {for_update}",
+    """
+    SELECT * FROM claims
+    WHERE (source, customer_id, query_name, logical_date) IN (SELECT source, customer_id, query_name, logical_date
+        FROM given) ORDER BY source, customer_id, query_name, logical_date FOR UPDATE
+    """,
 )
 # The claim on each given partition that was ever claimed, with its lease and whether that is live now.
 _READ_CLAIMS: Final = Statement(
@@ -61,16 +68,20 @@ _READ_CLAIMS: Final = Statement(
     _CLAIM,
     """
     SELECT claims.*, expires_at, ended_at,
-        ended_at IS NULL AND expires_at > coalesce(given.now, {now}) AS is_live
-    FROM {given} JOIN claims USING ({key}) JOIN leases ON leases.run_id = claims.run_id
+        ended_at IS NULL AND expires_at > coalesce(given.now, clock_timestamp()) AS is_live
+    FROM given
+    JOIN claims USING (source, customer_id, query_name, logical_date) JOIN leases ON leases.run_id = claims.run_id
     """,
+    flags=("is_live",),
 )
 _TAKE_CLAIMS: Final = Statement(
     "take_claims",
     _CLAIM,
     """
-    UPDATE claims SET run_id = given.run_id, fence = fence + 1, claimed_at = coalesce(given.now, {now})
-    FROM {given} WHERE ({claims.key}) = ({given.key})
+    UPDATE claims SET run_id = given.run_id, fence = fence + 1, claimed_at = coalesce(given.now, clock_timestamp())
+    FROM given
+    WHERE (claims.source, claims.customer_id, claims.query_name, claims.logical_date) =
+        (given.source, given.customer_id, given.query_name, given.logical_date)
     """,
 )
 # The given partitions that the run does not hold. All claims are locked against a takeover.
@@ -79,12 +90,17 @@ _READ_LOST: Final = Statement(
     _CLAIM,
     """
     WITH held AS (
-        SELECT * FROM claims WHERE ({key}) IN (SELECT {key} FROM {given}) ORDER BY {key} {for_share}
+        SELECT * FROM claims
+        WHERE (source, customer_id, query_name, logical_date) IN (SELECT source, customer_id, query_name, logical_date
+            FROM given) ORDER BY source, customer_id, query_name, logical_date FOR SHARE
     )
-    SELECT {given.key}, held.run_id, held.claimed_at, expires_at, ended_at
-    FROM {given} LEFT JOIN held USING ({key}) LEFT JOIN leases ON leases.run_id = held.run_id
+    SELECT given.source, given.customer_id, given.query_name, given.logical_date, held.run_id, held.claimed_at,
+        expires_at, ended_at
+    FROM given
+    LEFT JOIN held USING (source, customer_id, query_name, logical_date)
+    LEFT JOIN leases ON leases.run_id = held.run_id
     WHERE held.run_id IS DISTINCT FROM given.run_id
-        OR NOT coalesce(ended_at IS NULL AND expires_at > coalesce(given.now, {now}), false)
+        OR NOT coalesce(ended_at IS NULL AND expires_at > coalesce(given.now, clock_timestamp()), false)
     """,
 )
 

@@ -65,29 +65,41 @@ READ_FAILED_FETCHES: Final = Statement(
     "failed_fetches",
     KEY_COLUMNS,
     """
-    SELECT finished_attempts.* FROM {given} JOIN finished_attempts USING ({key})
+    SELECT finished_attempts.* FROM given JOIN finished_attempts USING (source, customer_id, query_name, logical_date)
     WHERE asset = 'raw' AND error_class IS NOT NULL
     """,
 )
 _READ_REQUEST_TIMES: Final = Statement(
-    "request_times", KEY_COLUMNS, "SELECT {key}, requested_at FROM {given} JOIN requests USING ({key})"
+    "request_times",
+    KEY_COLUMNS,
+    """
+        SELECT source, customer_id, query_name, logical_date, requested_at
+        FROM given JOIN requests USING (source, customer_id, query_name, logical_date)
+        """,
 )
 # The verdicts on each given partition, beginning with the last accepted one.
 _READ_ATTEMPTS: Final = Statement(
     "attempts_since_acceptance",
     KEY_COLUMNS,
     """
-    SELECT attempts.* FROM {given} JOIN attempts USING ({key})
+    SELECT attempts.* FROM given JOIN attempts USING (source, customer_id, query_name, logical_date)
     WHERE attempt_no >= coalesce((
         SELECT max(attempt_no) FROM attempts AS others
-        WHERE ({others.key}) = ({attempts.key}) AND outcome = 'accepted'
+        WHERE (others.source, others.customer_id, others.query_name, others.logical_date) =
+            (attempts.source, attempts.customer_id, attempts.query_name, attempts.logical_date)
+            AND outcome = 'accepted'
     ), 0)
     """,
 )
 _READ_FAILED_REREADS: Final = query(
     """
-    SELECT {retry_schedule.key} FROM retry_schedule
-    JOIN partition_state ON ({partition_state.key}) = ({retry_schedule.key})
+    SELECT retry_schedule.source, retry_schedule.customer_id, retry_schedule.query_name, retry_schedule.logical_date
+    FROM retry_schedule
+    JOIN partition_state
+        ON (partition_state.source, partition_state.customer_id, partition_state.query_name,
+            partition_state.logical_date) =
+                (retry_schedule.source, retry_schedule.customer_id, retry_schedule.query_name,
+                    retry_schedule.logical_date)
     WHERE retry_schedule.source = :source AND retry_schedule.query_name = :query_name
         AND retry_schedule.logical_date >= :since AND status = 'success' AND failed_at > updated_at
     """,

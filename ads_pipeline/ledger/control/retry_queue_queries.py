@@ -21,7 +21,7 @@ from ads_pipeline.domain.retry import (
     newest_expired_day,
 )
 from ads_pipeline.ledger.statements import KEY_COLUMNS, Statement, query
-from ads_pipeline.ledger.tables import KEY, Day, Instant
+from ads_pipeline.ledger.tables import Day, Instant
 
 REQUESTS_PER_CLEANUP: Final = 10_000  # a backfill may leave a million open requests
 _TYPES: Final[Mapping[str, TypeEngine[Any]]] = {
@@ -38,11 +38,12 @@ _HAS_ATTEMPTS_LEFT: Final = "(failures < :max_attempts OR error_class IN :waitin
 
 def _is_marked(table: str) -> str:
     """Marked as terminal, by the log of actions. It has only marks and clearings that changed something, in turn."""
-    return f"""(
+    return f"""((
         SELECT sum(CASE action WHEN 'mark_terminal' THEN 1 WHEN 'clear_terminal' THEN -1 ELSE 0 END)
         FROM control_action_partitions AS changed JOIN control_actions USING (action_id)
-        WHERE ({{changed.key}}) = ({{{table}.key}})
-    ) = 1"""
+        WHERE (changed.source, changed.customer_id, changed.query_name, changed.logical_date) =
+            ({table}.source, {table}.customer_id, {table}.query_name, {table}.logical_date)
+    ) = 1)"""
 
 
 def _is_unblocked(table: str) -> str:
@@ -55,55 +56,84 @@ def _is_unblocked(table: str) -> str:
                 OR scope = 'query' AND parkings.name = {table}.query_name))
         AND NOT EXISTS (
             SELECT 1 FROM claims JOIN leases ON leases.run_id = claims.run_id
-            WHERE ({{claims.key}}) = ({{{table}.key}}) AND {_IS_LIVE})"""
+            WHERE (claims.source, claims.customer_id, claims.query_name, claims.logical_date) =
+                ({table}.source, {table}.customer_id, {table}.query_name, {table}.logical_date)
+            AND {_IS_LIVE})"""
 
 
 # The given partitions that are marked as terminal.
 READ_MARKED: Final = Statement(
-    "marked_partitions", KEY_COLUMNS, f"SELECT {{key}} FROM {{given}} WHERE {_is_marked('given')}"
+    "marked_partitions",
+    KEY_COLUMNS,
+    f"""
+        SELECT source, customer_id, query_name, logical_date FROM given WHERE {_is_marked("given")}
+        """,
 )
 # The scheduled retries that are due, the longest due first. A pending partition without a request is due after a
 # failed fetch too; with a request, it waits for the retry of that. What had to wait, was parked or is forgiven has no
 # age limit.
 _DUE: Final = f"""
     SELECT retry_schedule.* FROM retry_schedule
-    JOIN partition_state ON ({{partition_state.key}}) = ({{retry_schedule.key}})
+    JOIN partition_state
+        ON (partition_state.source, partition_state.customer_id, partition_state.query_name,
+            partition_state.logical_date) =
+                (retry_schedule.source, retry_schedule.customer_id, retry_schedule.query_name,
+                    retry_schedule.logical_date)
     WHERE retry_schedule.source = :source AND due_at <= :now AND attempt_count = retry_schedule.attempt_no
         AND retry_schedule.logical_date BETWEEN :lane_since AND :until AND {_HAS_ATTEMPTS_LEFT}
         AND (retry_schedule.logical_date >= :since
             OR status = 'pending' AND (failures = 0 OR error_class IN :pending_classes))
         AND (status = 'failed' OR status = 'pending' AND NOT EXISTS (
             SELECT 1 FROM requests
-            WHERE ({{requests.key}}) = ({{partition_state.key}}) AND requests.attempt_no = attempt_count))
+            WHERE (requests.source, requests.customer_id, requests.query_name, requests.logical_date) =
+                (partition_state.source, partition_state.customer_id, partition_state.query_name,
+                    partition_state.logical_date) AND requests.attempt_no = attempt_count))
         AND {_is_unblocked("retry_schedule")}
-    ORDER BY due_at, {{retry_schedule.key}} LIMIT :limit
+    ORDER BY due_at, retry_schedule.source, retry_schedule.customer_id, retry_schedule.query_name,
+        retry_schedule.logical_date LIMIT :limit
     """
 # The open requests that can run now, the oldest first. A request whose fetch failed after it was made waits for the
 # retry of that failure.
 _DUE_REQUESTS: Final = f"""
-    SELECT requests.* FROM requests JOIN partition_state ON ({{partition_state.key}}) = ({{requests.key}})
+    SELECT requests.*
+    FROM requests
+    JOIN partition_state
+        ON (partition_state.source, partition_state.customer_id, partition_state.query_name,
+            partition_state.logical_date) =
+                (requests.source, requests.customer_id, requests.query_name, requests.logical_date)
     WHERE requests.source = :source AND attempt_count = requests.attempt_no
         AND requests.logical_date BETWEEN :since AND :until
         AND NOT EXISTS (
             SELECT 1 FROM retry_schedule
-            WHERE ({{retry_schedule.key}}) = ({{requests.key}}) AND failed_at > requested_at
+            WHERE (retry_schedule.source, retry_schedule.customer_id, retry_schedule.query_name,
+                retry_schedule.logical_date) =
+                    (requests.source, requests.customer_id, requests.query_name, requests.logical_date)
+                    AND failed_at > requested_at
                 AND (due_at IS NULL OR due_at > :now OR NOT {_HAS_ATTEMPTS_LEFT}))
         AND {_is_unblocked("requests")}
-    ORDER BY requested_at, {{requests.key}} LIMIT :limit
+    ORDER BY requested_at, requests.source, requests.customer_id, requests.query_name,
+        requests.logical_date LIMIT :limit
     """
 _IS_UNSCHEDULED: Final = """
     status = 'failed' AND NOT EXISTS (
         SELECT 1 FROM retry_schedule
-        WHERE ({retry_schedule.key}) = ({partition_state.key}) AND attempt_no = attempt_count)"""
+        WHERE (retry_schedule.source, retry_schedule.customer_id, retry_schedule.query_name,
+            retry_schedule.logical_date) =
+                (partition_state.source, partition_state.customer_id, partition_state.query_name,
+                    partition_state.logical_date) AND attempt_no = attempt_count)"""
 # The failed partitions whose last failure has no scheduled retry, in key order.
 SELECT_UNSCHEDULED: Final = query(
-    f"SELECT {{key}} FROM partition_state WHERE {_IS_UNSCHEDULED} ORDER BY {{key}} LIMIT :limit"
+    f"""
+    SELECT source, customer_id, query_name, logical_date
+    FROM partition_state WHERE {_IS_UNSCHEDULED} ORDER BY source, customer_id, query_name, logical_date LIMIT :limit
+    """
 )
 _UNSCHEDULED_IN_LANE: Final = f"""
-    SELECT {{key}} FROM partition_state
+    SELECT source, customer_id, query_name, logical_date FROM partition_state
     WHERE source = :source AND logical_date BETWEEN :since AND :until AND {_IS_UNSCHEDULED}
-        AND {_is_unblocked("partition_state")} AND [after]
-    ORDER BY {{key}} LIMIT :limit
+        AND {_is_unblocked("partition_state")}
+        AND (source, customer_id, query_name, logical_date) > (:source, :customer_id, :query_name, :logical_date)
+    ORDER BY source, customer_id, query_name, logical_date LIMIT :limit
     """
 _COUNT_CLAIMED: Final = query(
     f"""
@@ -119,11 +149,14 @@ _COUNT_CLAIMED: Final = query(
 DELETE_FINISHED: Final = (
     query(
         f"""
-        DELETE FROM requests WHERE ({{key}}) IN (
-            SELECT {{oldest.key}} FROM (
+        DELETE FROM requests WHERE (source, customer_id, query_name, logical_date) IN (
+            SELECT oldest.source, oldest.customer_id, oldest.query_name, oldest.logical_date FROM (
                 SELECT * FROM requests ORDER BY source, requested_at LIMIT {REQUESTS_PER_CLEANUP}
             ) AS oldest
-            JOIN partition_state ON ({{partition_state.key}}) = ({{oldest.key}})
+            JOIN partition_state
+                ON (partition_state.source, partition_state.customer_id, partition_state.query_name,
+                    partition_state.logical_date) =
+                        (oldest.source, oldest.customer_id, oldest.query_name, oldest.logical_date)
             WHERE attempt_count > oldest.attempt_no)
         """
     ),
@@ -131,7 +164,10 @@ DELETE_FINISHED: Final = (
         """
         DELETE FROM retry_schedule WHERE EXISTS (
             SELECT 1 FROM partition_state
-            WHERE ({partition_state.key}) = ({retry_schedule.key})
+            WHERE (partition_state.source, partition_state.customer_id, partition_state.query_name,
+                partition_state.logical_date) =
+                    (retry_schedule.source, retry_schedule.customer_id, retry_schedule.query_name,
+                        retry_schedule.logical_date)
                 AND status = 'success' AND partition_state.updated_at > failed_at)
         """
     ),
@@ -154,11 +190,10 @@ def select_unscheduled_in_lane(
 ) -> sa.TextualSelect:
     """Select the unscheduled failures of a lane that may be retried by the policy, after a key."""
     days = _days_of(lane, today, policy)
-    if after is None:
-        return _bind(_UNSCHEDULED_IN_LANE.replace("[after]", "TRUE"), source, limit, days)
-    text = _UNSCHEDULED_IN_LANE.replace("[after]", "({key}) > (:source, :customer_id, :query_name, :logical_date)")
-    position = {name: getattr(after, name) for name in KEY}
-    return _bind(text, source, limit, days).bindparams(**position)
+    position: dict[str, Any] = {"customer_id": "", "query_name": "", "logical_date": date.min}  # before every key
+    if after is not None:
+        position = {name: getattr(after, name) for name in position}
+    return _bind(_UNSCHEDULED_IN_LANE, source, limit, days).bindparams(**position)
 
 
 def count_claimed(source: str, today: date) -> sa.TextualSelect:
@@ -177,7 +212,8 @@ def _bind(
     text: str, source: str, limit: int, days: dict[str, date], policy: RetryPolicy | None = None
 ) -> sa.TextualSelect:
     values: dict[str, Any] = {"source": source, "limit": limit} | days
-    statement = query(text, **{name: kind for name, kind in _TYPES.items() if f":{name}" in text})
+    typed = (sa.bindparam(name, type_=kind) for name, kind in _TYPES.items() if f":{name}" in text)
+    statement = query(text).bindparams(*typed)
     if policy is not None:
         values |= {"max_attempts": policy.max_attempts, "waiting_classes": sorted(WAITING_CLASSES)}
         statement = statement.bindparams(sa.bindparam("waiting_classes", expanding=True))

@@ -31,7 +31,7 @@ _EVENTS: Final = sa.select(run_events, run_head.c.plan_version).join(
     run_head, run_head.c.run_id == run_events.c.run_id
 )
 _SUMMARIES: Final = sa.select(*(run_events.c[name] for name in EventSummary._fields))
-_STATUS_TYPES: Final = ", ".join(f"'{name}'" for name, status in STEP_STATUS_AFTER.items() if status)
+_STATUS_TYPES: Final = ", ".join(f"'{name}'" for name, status in sorted(STEP_STATUS_AFTER.items()) if status)
 # The type of the last event, up to a `run_seq`, that gave each step of a run a status.
 _READ_STEPS: Final = Statement(
     "step_statuses",
@@ -42,7 +42,7 @@ _READ_STEPS: Final = Statement(
         WHERE earlier.step_id = given.step_id AND earlier.run_id = given.run_id AND earlier.run_seq <= given.run_seq
             AND earlier.event_type IN ({_STATUS_TYPES})
         ORDER BY earlier.run_seq DESC LIMIT 1
-    ) AS event_type FROM {{given}}
+    ) AS event_type FROM given
     """,
 )
 

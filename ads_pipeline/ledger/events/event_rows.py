@@ -43,36 +43,36 @@ _EVENT: Final[Columns] = {
 # it, every row would read the clock again.
 _ADVANCE_HEADS: Final = """
     INSERT INTO run_head (run_id, plan_version, last_seq, last_at, opened_at)
-    SELECT run_id, plan_version, event_count, max(coalesce(appended_at, {now})), max(coalesce(appended_at, {now}))
+    SELECT run_id, plan_version, event_count, max(coalesce(appended_at, clock_timestamp())),
+        max(coalesce(appended_at, clock_timestamp()))
     FROM given WHERE true GROUP BY run_id, plan_version, event_count ORDER BY run_id
     ON CONFLICT (run_id) DO UPDATE
     SET plan_version = excluded.plan_version,  -- a trigger refuses a different one
         last_seq = run_head.last_seq + excluded.last_seq,
-        last_at = {greatest}(run_head.last_at, excluded.last_at)
+        last_at = greatest(run_head.last_at, excluded.last_at)
     """
 _INSERT_EVENTS: Final = f"""
     INSERT INTO run_events (run_seq, persisted_at, {names(_GIVEN_EVENT)})
     SELECT heads.last_seq - event_count + position, heads.last_at, {names(_GIVEN_EVENT, prefix="given.")}
-    FROM given JOIN {{heads}} ON heads.run_id = given.run_id
-    RETURNING run_id, run_seq, idempotency_key
     """
+_RETURNING: Final = "RETURNING run_id, run_seq, idempotency_key"
 # The last statement returns the assigned `run_seq`.
 _APPEND_ON_POSTGRES: Final = (
     Statement(
         "append_events",
         _EVENT,
         f"""
-    WITH given AS (SELECT * FROM {{given}}), heads AS ({_ADVANCE_HEADS} RETURNING run_id, last_seq, last_at)
-    {_INSERT_EVENTS}
+    WITH given AS (SELECT * FROM given), heads AS ({_ADVANCE_HEADS} RETURNING run_id, last_seq, last_at)
+    {_INSERT_EVENTS} FROM given JOIN heads ON heads.run_id = given.run_id {_RETURNING}
     """,
     ),
 )
 _APPEND_ON_SQLITE: Final = (
-    Statement("advance_heads", _EVENT, _ADVANCE_HEADS.replace("FROM given", "FROM {given}")),
+    Statement("advance_heads", _EVENT, _ADVANCE_HEADS),
     Statement(
         "insert_events",
         _EVENT,
-        _INSERT_EVENTS.replace("FROM given", "FROM {given}").replace("{heads}", "run_head AS heads"),
+        f"{_INSERT_EVENTS} FROM given JOIN run_head AS heads ON heads.run_id = given.run_id {_RETURNING}",
     ),
 )
 # The events that the ledger emits: one head, and rows that share the origin.
@@ -84,31 +84,31 @@ ORIGIN: Final[Columns] = {
 }
 ADVANCE_HEAD_TEXT: Final = """
     INSERT INTO run_head (run_id, plan_version, last_seq, last_at, opened_at)
-    SELECT {shared.run_id}, {shared.plan_version}, {shared.event_count}, {shared.appended_at}, {shared.appended_at}
-    {from_shared} WHERE true
+    SELECT shared.run_id, shared.plan_version, shared.event_count, shared.appended_at, shared.appended_at
+    FROM shared WHERE true
     ON CONFLICT (run_id) DO UPDATE
     SET plan_version = excluded.plan_version,  -- a trigger refuses a different one
         last_seq = run_head.last_seq + excluded.last_seq,
-        last_at = {greatest}(run_head.last_at, excluded.last_at)
+        last_at = greatest(run_head.last_at, excluded.last_at)
     """
 INSERT_OWN_EVENTS_TEXT: Final = f"""
     INSERT INTO run_events (
         run_id, run_seq, engine_attempt_id, engine_run_ref, adapter_version, persisted_at, {names(OWN_COLUMNS)}
     )
     SELECT
-        heads.run_id, heads.last_seq - {{shared.event_count}} + {{given.position}}, {{shared.engine_attempt_id}},
-        {{shared.engine_run_ref}}, {{shared.adapter_version}}, heads.last_at,
-        {", ".join(f"{{given.{name}}}" for name in OWN_COLUMNS)}
+        heads.run_id, heads.last_seq - shared.event_count + given.position, shared.engine_attempt_id,
+        shared.engine_run_ref, shared.adapter_version, heads.last_at,
+        {names(OWN_COLUMNS, prefix="given.")}
     """
 FROM_HEADS_ON_POSTGRES: Final = "FROM given CROSS JOIN shared CROSS JOIN heads"
-FROM_HEADS_ON_SQLITE: Final = "FROM run_head AS heads WHERE heads.run_id = {shared.run_id}"
+FROM_HEADS_ON_SQLITE: Final = "FROM run_head AS heads WHERE heads.run_id = shared.run_id"
 _OWN_EVENT: Final[Columns] = {**columns_of(run_events, *OWN_COLUMNS), "position": "integer"}
 _APPEND_OWN_ON_POSTGRES: Final = Statement(
     "append_own_events",
     _OWN_EVENT,
     f"""
-    WITH given AS (SELECT * FROM {{given}}), shared AS MATERIALIZED (SELECT * FROM {{shared}}),
-    heads AS ({ADVANCE_HEAD_TEXT.replace("{from_shared}", "FROM shared")} RETURNING run_id, last_seq, last_at)
+    WITH given AS (SELECT * FROM given), shared AS MATERIALIZED (SELECT * FROM shared),
+    heads AS ({ADVANCE_HEAD_TEXT} RETURNING run_id, last_seq, last_at)
     {INSERT_OWN_EVENTS_TEXT} {FROM_HEADS_ON_POSTGRES}
     """,
     shared=ORIGIN,
@@ -125,12 +125,12 @@ FIND_EXISTING: Final = Statement(
     {"position": "integer", "run_id": "text", "idempotency_key": "text"},
     """
     WITH locked AS (
-        SELECT * FROM run_head WHERE run_id IN (SELECT run_id FROM {given}) ORDER BY run_id {for_update}
+        SELECT * FROM run_head WHERE run_id IN (SELECT run_id FROM given) ORDER BY run_id FOR UPDATE
     )
     SELECT
         locked.plan_version, locked.last_seq, locked.retired_at, seen.last_seq AS seen_seq, prior.run_seq,
         prior.event_data
-    FROM {given}
+    FROM given
     LEFT JOIN locked USING (run_id)
     LEFT JOIN run_head AS seen USING (run_id)
     LEFT JOIN run_events AS prior USING (run_id, idempotency_key)
@@ -143,7 +143,7 @@ INSERT_MISSING_HEADS: Final = Statement(
     {"run_id": "text", "plan_version": "text", "appended_at": "instant"},
     """
     INSERT INTO run_head (run_id, plan_version, last_seq, last_at, opened_at)
-    SELECT run_id, plan_version, 0, appended_at, appended_at FROM {given}
+    SELECT run_id, plan_version, 0, appended_at, appended_at FROM given
     WHERE NOT EXISTS (SELECT 1 FROM run_head WHERE run_head.run_id = given.run_id) ORDER BY run_id
     ON CONFLICT DO NOTHING
     """,
@@ -153,7 +153,7 @@ COUNT_CONFLICTS: Final = Statement(
     {"run_id": "text", "conflicts": "integer"},
     """
     UPDATE run_head SET payload_conflicts = payload_conflicts + given.conflicts
-    FROM {given} WHERE run_head.run_id = given.run_id
+    FROM given WHERE run_head.run_id = given.run_id
     """,
 )
 _RANDOM: Final = random.SystemRandom()

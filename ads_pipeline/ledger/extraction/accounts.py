@@ -28,7 +28,7 @@ _SET_LOOKBACKS: Final = Statement(
     {"source": "text", "customer_id": "text", "lookback_days": "integer", "lookback_read_at": "instant"},
     """
     UPDATE accounts SET lookback_days = given.lookback_days, lookback_read_at = given.lookback_read_at
-    FROM {given} WHERE accounts.source = given.source AND accounts.customer_id = given.customer_id
+    FROM given WHERE accounts.source = given.source AND accounts.customer_id = given.customer_id
     """,
 )
 _COUNT_DISCOVERIES: Final = query(
@@ -53,7 +53,7 @@ _RELEASE: Final = Statement(
     {"source": "text", "name": "text", "error_class": "text"},
     """
     DELETE FROM parkings
-    WHERE scope = 'customer' AND (source, name, error_class) IN (SELECT source, name, error_class FROM {given})
+    WHERE scope = 'customer' AND (source, name, error_class) IN (SELECT source, name, error_class FROM given)
     """,
 )
 

@@ -51,16 +51,16 @@ QUOTA_WAITING: Final = "QuotaWaiting"
 _INSERT_OPERATION: Final = insert(api_operations, skip_present=True)
 # One row: the newest operation of the source, and the newest one that no longer counts.
 _WINDOW: Final = """
-    {given}
+    given
     LEFT JOIN (
         SELECT operation_no, others_no, at FROM api_operations
-        WHERE source = (SELECT source FROM {given}) AND entry = 'reserved'
+        WHERE source = (SELECT source FROM given) AND entry = 'reserved'
         ORDER BY at DESC, operation_no DESC LIMIT 1
     ) AS newest ON TRUE
     LEFT JOIN (
         SELECT operation_no, others_no FROM api_operations
-        WHERE source = (SELECT source FROM {given}) AND entry = 'reserved'
-            AND at <= (SELECT expired_at FROM {given})
+        WHERE source = (SELECT source FROM given) AND entry = 'reserved'
+            AND at <= (SELECT expired_at FROM given)
         ORDER BY at DESC, operation_no DESC LIMIT 1
     ) AS expired ON TRUE
     """
@@ -94,7 +94,7 @@ _GRANT: Final = Statement(
     f"""
     INSERT INTO api_operations (source, operation_no, entry, at, others_no, {names(_GRANTED)})
     SELECT source, coalesce(newest.operation_no, 0) + 1, 'reserved',
-        {{greatest}}(given.now, coalesce(newest.at, given.now)), coalesce(newest.others_no, 0) + is_other,
+        greatest(given.now, coalesce(newest.at, given.now)), coalesce(newest.others_no, 0) + is_other,
         {names(_GRANTED)}
     FROM {_WINDOW}
     WHERE (
@@ -108,6 +108,7 @@ _GRANT: Final = Statement(
         AND NOT EXISTS (SELECT 1 FROM api_holds WHERE {STOPS_CALL})
     RETURNING operation_no, {IS_PROBE} AS is_probe
     """,
+    flags=("is_probe",),
 )
 # The newest call of another run for some of the same days, if it lasts or has an outcome. A call lasts until its
 # outcome is recorded or the lease of its run has expired.
@@ -119,7 +120,7 @@ _FIND_OTHER_CALL: Final = Statement(
     SELECT reserved.engine_run_id, finished.outcome, finished.error_message, finished.request_id,
         coalesce(leases.ended_at IS NULL AND leases.expires_at > given.now, false) AS is_live,
         coalesce(finished.at >= final_at, false) AS is_new
-    FROM {given}
+    FROM given
     JOIN api_operations AS reserved ON reserved.source = given.source AND reserved.entry = 'reserved'
         AND reserved.customer_id = given.customer_id AND reserved.query_name = given.query_name
         AND reserved.since <= given.until AND reserved.until >= given.since
@@ -130,6 +131,7 @@ _FIND_OTHER_CALL: Final = Statement(
     WHERE finished.outcome IS NOT NULL OR (leases.ended_at IS NULL AND leases.expires_at > given.now)
     ORDER BY reserved.operation_no DESC LIMIT 1
     """,
+    flags=("is_live", "is_new"),
 )
 _FIND_EVENT: Final = query(
     "SELECT count(*) FROM run_events WHERE run_id = :run_id AND idempotency_key = :idempotency_key"

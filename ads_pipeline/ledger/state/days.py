@@ -25,16 +25,19 @@ from ads_pipeline.ledger.values import DayWindow
 
 CUSTOMERS_PER_QUERY: Final = 1_000
 ACKNOWLEDGE: Final = Action.ACKNOWLEDGE.name.lower()  # as the log has it
-# One row for each partition of `[rows]`. The joined attempt is the last verdict on the newest judged run. Most
+# One row for each partition. The joined attempt is the last verdict on the newest judged run. Most
 # partitions have a single accepted run and skip that lookup. A withdrawal counts until a verdict follows it, and so
 # does the newest failed fetch. The unjudged run is the newest one; of a success, only one after the accepted run.
-_FACTS: Final = f"""
+_FACTS: Final = """
 SELECT
     partition_state.customer_id, partition_state.logical_date, status, attempt_count, partition_state.record_count,
     updated_at, COALESCE(availability = 'published', FALSE) AS is_published,
     unjudged.run_id IS NOT NULL AS has_unjudged_run,
     attempt_count > 1 AND EXISTS (
-        SELECT 1 FROM attempts AS earlier WHERE ({{earlier.key}}) = ({{partition_state.key}})
+        SELECT 1 FROM attempts AS earlier
+        WHERE (earlier.source, earlier.customer_id, earlier.query_name, earlier.logical_date) =
+            (partition_state.source, partition_state.customer_id, partition_state.query_name,
+                partition_state.logical_date)
             AND earlier.outcome = 'accepted' AND earlier.run_id <> current_run_id
             AND warehouse_pointer.run_id = current_run_id
     ) AS is_restated,
@@ -45,83 +48,135 @@ SELECT
     unjudged.registered_at, COALESCE(unjudged.ordinal > newest.ordinal, TRUE) AS unjudged_is_newest,
     COALESCE(warehouse_pointer.run_id = current_run_id, FALSE) AS is_loaded,
     partition_state.schema_version, unloadable.finished_at
-FROM [rows]
-LEFT JOIN warehouse_pointer ON ({{warehouse_pointer.key}}) = ({{partition_state.key}})
-LEFT JOIN demotions ON ({{demotions.key}}, demotions.run_id) = ({{partition_state.key}}, current_run_id)
+"""
+_JOINED: Final = f"""
+LEFT JOIN warehouse_pointer
+    ON (warehouse_pointer.source, warehouse_pointer.customer_id, warehouse_pointer.query_name,
+        warehouse_pointer.logical_date) =
+            (partition_state.source, partition_state.customer_id, partition_state.query_name,
+                partition_state.logical_date)
+LEFT JOIN demotions
+    ON (demotions.source, demotions.customer_id, demotions.query_name, demotions.logical_date, demotions.run_id) =
+        (partition_state.source, partition_state.customer_id, partition_state.query_name,
+            partition_state.logical_date, current_run_id)
 LEFT JOIN runs AS accepted
-    ON status = 'success' AND ({{accepted.key}}, accepted.run_id) = ({{partition_state.key}}, current_run_id)
+    ON status = 'success'
+    AND (accepted.source, accepted.customer_id, accepted.query_name, accepted.logical_date, accepted.run_id) =
+        (partition_state.source, partition_state.customer_id, partition_state.query_name,
+            partition_state.logical_date, current_run_id)
 LEFT JOIN runs AS unjudged
-    ON ({{unjudged.key}}) = ({{partition_state.key}}) AND unjudged.ordinal = (
+    ON (unjudged.source, unjudged.customer_id, unjudged.query_name, unjudged.logical_date) =
+        (partition_state.source, partition_state.customer_id, partition_state.query_name,
+            partition_state.logical_date) AND unjudged.ordinal = (
         SELECT each.ordinal FROM runs AS each
-        WHERE ({{each.key}}) = ({{partition_state.key}}) AND each.ordinal > COALESCE(accepted.ordinal, 0)
+        WHERE (each.source, each.customer_id, each.query_name, each.logical_date) =
+            (partition_state.source, partition_state.customer_id, partition_state.query_name,
+                partition_state.logical_date) AND each.ordinal > COALESCE(accepted.ordinal, 0)
             AND NOT {is_judged("each")}
         ORDER BY each.ordinal DESC LIMIT 1
     )
 LEFT JOIN finished_attempts AS unloadable
     ON status = 'success'
     AND COALESCE(availability = 'published' AND warehouse_pointer.run_id = current_run_id, FALSE) IS FALSE
-    AND unloadable.asset = 'warehouse' AND ({{unloadable.key}}) = ({{partition_state.key}})
+    AND unloadable.asset = 'warehouse'
+    AND (unloadable.source, unloadable.customer_id, unloadable.query_name, unloadable.logical_date) =
+        (partition_state.source, partition_state.customer_id, partition_state.query_name,
+            partition_state.logical_date)
     AND unloadable.finished_at = (
         SELECT each.finished_at FROM finished_attempts AS each
-        WHERE each.asset = 'warehouse' AND ({{each.key}}) = ({{partition_state.key}})
+        WHERE each.asset = 'warehouse'
+        AND (each.source, each.customer_id, each.query_name, each.logical_date) =
+            (partition_state.source, partition_state.customer_id, partition_state.query_name,
+                partition_state.logical_date)
             AND each.run_id = current_run_id AND each.outcome = 'FAILED'
             AND each.finished_at >= COALESCE(warehouse_pointer.changed_at, each.finished_at)
         ORDER BY each.finished_at LIMIT 1
     )
 LEFT JOIN attempts AS newest
-    ON (status <> 'success' OR attempt_count > 1) AND ({{newest.key}}) = ({{partition_state.key}})
+    ON (status <> 'success' OR attempt_count > 1)
+    AND (newest.source, newest.customer_id, newest.query_name, newest.logical_date) =
+        (partition_state.source, partition_state.customer_id, partition_state.query_name,
+            partition_state.logical_date)
     AND newest.attempt_no = (
-        SELECT attempt_no FROM attempts AS each WHERE ({{each.key}}) = ({{partition_state.key}})
+        SELECT attempt_no
+        FROM attempts AS each
+        WHERE (each.source, each.customer_id, each.query_name, each.logical_date) =
+            (partition_state.source, partition_state.customer_id, partition_state.query_name,
+                partition_state.logical_date)
         ORDER BY each.ordinal DESC, each.attempt_no DESC LIMIT 1
     )
 LEFT JOIN control_actions AS withdrawal
     ON status = 'pending' AND withdrawal.action_id = (
         SELECT action.action_id FROM control_action_partitions AS changed
         JOIN control_actions AS action ON action.action_id = changed.action_id
-        WHERE ({{changed.key}}) = ({{partition_state.key}})
+        WHERE (changed.source, changed.customer_id, changed.query_name, changed.logical_date) =
+            (partition_state.source, partition_state.customer_id, partition_state.query_name,
+                partition_state.logical_date)
             AND changed.attempt_no = attempt_count AND action.action = 'withdraw'
         ORDER BY action.performed_at DESC LIMIT 1
     )
 LEFT JOIN finished_attempts AS failed
-    ON status = 'pending' AND failed.asset = 'raw' AND ({{failed.key}}) = ({{partition_state.key}})
+    ON status = 'pending' AND failed.asset = 'raw'
+    AND (failed.source, failed.customer_id, failed.query_name, failed.logical_date) =
+        (partition_state.source, partition_state.customer_id, partition_state.query_name,
+            partition_state.logical_date)
     AND (attempt_count = 0 OR failed.failed_at >= updated_at)
     AND (failed.finished_at, failed.run_id) = (
         SELECT each.finished_at, each.run_id FROM finished_attempts AS each
-        WHERE each.asset = 'raw' AND ({{each.key}}) = ({{partition_state.key}}) AND each.error_class IS NOT NULL
+        WHERE each.asset = 'raw'
+        AND (each.source, each.customer_id, each.query_name, each.logical_date) =
+            (partition_state.source, partition_state.customer_id, partition_state.query_name,
+                partition_state.logical_date) AND each.error_class IS NOT NULL
         ORDER BY each.failed_at DESC, each.run_id DESC LIMIT 1
     )
-WHERE [selection] AND {{customers}}
 """
-_IN_WINDOW: Final = """partition_state.source = :source AND partition_state.query_name = :query_name
-    AND partition_state.logical_date BETWEEN :since AND :until"""
+_FACT_FLAGS: Final = ("is_published", "has_unjudged_run", "is_restated", "unjudged_is_newest", "is_loaded")
+_IN_WINDOW: Final = """
+WHERE partition_state.source = :source AND partition_state.query_name = :query_name
+    AND partition_state.logical_date BETWEEN :since AND :until AND partition_state.customer_id IN :customers
+"""
 # Only some of the partitions, each from an index that holds few others. SQLite has no statistics, and would otherwise
 # read all partitions of the query. So the query name is compared as an expression, which no index covers, and the
 # states are joined only by the columns of the selection.
-_SELECTED: Final = "([selections]) AS selected JOIN partition_state ON ({partition_state.key}) = ({selected.key})"
-_SELECTED_IN_WINDOW: Final = "selected.logical_date BETWEEN :since AND :until"
+_SELECTED_STATES: Final = """
+JOIN partition_state
+    ON (partition_state.source, partition_state.customer_id, partition_state.query_name, partition_state.logical_date)
+        = (selected.source, selected.customer_id, selected.query_name, selected.logical_date)
+"""
+_SELECTED_IN_WINDOW: Final = """
+WHERE selected.logical_date BETWEEN :since AND :until AND partition_state.customer_id IN :customers
+"""
 _NOT_ACCEPTED: Final = """
-    SELECT {key} FROM partition_state
+    SELECT source, customer_id, query_name, logical_date FROM partition_state
     WHERE source = :source AND query_name || '' = :query_name AND status <> 'success'"""
-_BEING_DEMOTED: Final = "SELECT {key} FROM demotions WHERE source = :source AND query_name = :query_name"
+_BEING_DEMOTED: Final = """
+    SELECT source, customer_id, query_name, logical_date
+    FROM demotions WHERE source = :source AND query_name = :query_name
+    """
 _NEWEST_RUN_REJECTED: Final = """
-    SELECT {rejected.key} FROM attempts AS rejected
+    SELECT rejected.source, rejected.customer_id, rejected.query_name, rejected.logical_date FROM attempts AS rejected
     WHERE rejected.source = :source AND rejected.query_name || '' = :query_name AND rejected.outcome = 'rejected'
         AND NOT EXISTS (
-            SELECT 1 FROM attempts AS later WHERE ({later.key}) = ({rejected.key})
+            SELECT 1 FROM attempts AS later
+            WHERE (later.source, later.customer_id, later.query_name, later.logical_date) =
+                (rejected.source, rejected.customer_id, rejected.query_name, rejected.logical_date)
                 AND (later.ordinal, later.attempt_no) > (rejected.ordinal, rejected.attempt_no)
         )"""
 # Readers do not see the accepted run. This and the next look at every partition of the days, because no index of the
 # states knows the pointers and the verdicts.
 _NOT_LOADED: Final = """
-    SELECT {accepted.key} FROM partition_state AS accepted
-    LEFT JOIN warehouse_pointer AS shown ON ({shown.key}) = ({accepted.key})
+    SELECT accepted.source, accepted.customer_id, accepted.query_name, accepted.logical_date
+    FROM partition_state AS accepted
+    LEFT JOIN warehouse_pointer AS shown
+        ON (shown.source, shown.customer_id, shown.query_name, shown.logical_date) =
+            (accepted.source, accepted.customer_id, accepted.query_name, accepted.logical_date)
     WHERE accepted.source = :source AND accepted.query_name = :query_name
         AND accepted.logical_date BETWEEN :since AND :until
         AND accepted.status = 'success'
         AND COALESCE(shown.availability = 'published' AND shown.run_id = accepted.current_run_id, FALSE) IS FALSE"""
 # A registered run has no verdict.
 _UNJUDGED: Final = f"""
-    SELECT {{waiting.key}} FROM runs AS waiting
+    SELECT waiting.source, waiting.customer_id, waiting.query_name, waiting.logical_date FROM runs AS waiting
     WHERE waiting.source = :source AND waiting.query_name || '' = :query_name
         AND waiting.logical_date BETWEEN :since AND :until AND NOT {is_judged("waiting")}"""
 # Which partitions may have a condition. Of the other conditions, all partitions are read.
@@ -149,33 +204,50 @@ FROM control_actions AS acknowledgement
 JOIN control_action_partitions AS acted ON acted.action_id = acknowledgement.action_id
 WHERE acknowledgement.action IN ('acknowledge', 'mark_terminal')
     AND acted.source = :source AND acted.query_name = :query_name
-    AND acted.logical_date BETWEEN :since AND :until AND {customers}
+    AND acted.logical_date BETWEEN :since AND :until AND acted.customer_id IN :customers
     AND NOT EXISTS (
         SELECT 1 FROM control_action_partitions AS changed
         JOIN control_actions AS action ON action.action_id = changed.action_id
-        WHERE ({changed.key}) = ({acted.key}) AND action.operator <> :retry_policy
+        WHERE (changed.source, changed.customer_id, changed.query_name, changed.logical_date) =
+            (acted.source, acted.customer_id, acted.query_name, acted.logical_date)
+            AND action.operator <> :retry_policy
             AND (action.performed_at, action.action_id)
                 > (acknowledgement.performed_at, acknowledgement.action_id)
     )
     AND NOT EXISTS (
-        SELECT 1 FROM attempts WHERE ({attempts.key}) = ({acted.key}) AND attempts.attempt_no > acted.attempt_no
+        SELECT 1 FROM attempts
+        WHERE (attempts.source, attempts.customer_id, attempts.query_name, attempts.logical_date) =
+            (acted.source, acted.customer_id, acted.query_name, acted.logical_date)
+            AND attempts.attempt_no > acted.attempt_no
     )
     AND NOT EXISTS (
-        SELECT 1 FROM runs WHERE ({runs.key}) = ({acted.key}) AND registered_at > acknowledgement.performed_at
+        SELECT 1 FROM runs
+        WHERE (runs.source, runs.customer_id, runs.query_name, runs.logical_date) =
+            (acted.source, acted.customer_id, acted.query_name, acted.logical_date)
+            AND registered_at > acknowledgement.performed_at
     )
     AND NOT EXISTS (
         SELECT 1 FROM warehouse_pointer
-        WHERE ({warehouse_pointer.key}) = ({acted.key}) AND changed_at > acknowledgement.performed_at
+        WHERE (warehouse_pointer.source, warehouse_pointer.customer_id, warehouse_pointer.query_name,
+            warehouse_pointer.logical_date) = (acted.source, acted.customer_id, acted.query_name, acted.logical_date)
+            AND changed_at > acknowledgement.performed_at
     )
     AND NOT EXISTS (
-        SELECT 1 FROM demotions WHERE ({demotions.key}) = ({acted.key}) AND started_at > acknowledgement.performed_at
+        SELECT 1 FROM demotions
+        WHERE (demotions.source, demotions.customer_id, demotions.query_name, demotions.logical_date) =
+            (acted.source, acted.customer_id, acted.query_name, acted.logical_date)
+            AND started_at > acknowledgement.performed_at
     )
     AND NOT EXISTS (
         SELECT 1 FROM finished_attempts AS failed
-        WHERE failed.asset = 'raw' AND ({failed.key}) = ({acted.key})
+        WHERE failed.asset = 'raw'
+        AND (failed.source, failed.customer_id, failed.query_name, failed.logical_date) =
+            (acted.source, acted.customer_id, acted.query_name, acted.logical_date)
             AND failed.failed_at > acknowledgement.performed_at AND NOT EXISTS (
                 SELECT 1 FROM finished_attempts AS earlier
-                WHERE earlier.asset = 'raw' AND ({earlier.key}) = ({failed.key})
+                WHERE earlier.asset = 'raw'
+                AND (earlier.source, earlier.customer_id, earlier.query_name, earlier.logical_date) =
+                    (failed.source, failed.customer_id, failed.query_name, failed.logical_date)
                     AND earlier.error_class = failed.error_class
                     AND earlier.failed_at <= acknowledgement.performed_at
             )
@@ -186,15 +258,19 @@ _UNSETTLED: Final = Statement(
     "unsettled_days",
     {"source": "text", "query_name": "text", "logical_date": "day", "settles_at": "instant"},
     """
-    SELECT accepted.customer_id, accepted.logical_date, accepted.extracted_at FROM {given}
+    SELECT accepted.customer_id, accepted.logical_date, accepted.extracted_at FROM given
     JOIN partition_state ON partition_state.source = given.source
         AND partition_state.query_name = given.query_name AND partition_state.logical_date = given.logical_date
-    JOIN runs AS accepted ON ({accepted.key}) = ({partition_state.key}) AND accepted.run_id = current_run_id
+    JOIN runs AS accepted
+        ON (accepted.source, accepted.customer_id, accepted.query_name, accepted.logical_date) =
+            (partition_state.source, partition_state.customer_id, partition_state.query_name,
+                partition_state.logical_date) AND accepted.run_id = current_run_id
     WHERE status = 'success' AND accepted.extracted_at < settles_at
     """,
 )
 _RECORDED: Final = """FROM partition_state
-WHERE source = :source AND query_name = :query_name AND logical_date BETWEEN :since AND :until AND {customers}"""
+WHERE source = :source AND query_name = :query_name AND logical_date BETWEEN :since AND :until
+    AND customer_id IN :customers"""
 _RECORDED_DAYS: Final = f"SELECT customer_id, logical_date {_RECORDED}"
 # How many days of each customer are recorded, and the first of them. Grouped by an expression, because SQLite would
 # read the partitions of all queries to have the customers in order.
@@ -216,9 +292,9 @@ class Days:
         With `conditions`, only those of partitions that may have one of them. For the conditions that need an
         operator this takes a small part of the time, because most partitions are readable.
         """
-        rows, selection = _select_rows(conditions)
-        text = _FACTS.replace("[rows]", rows).replace("[selection]", selection)
-        statement = query_days(text, window, customer_column="partition_state.customer_id")
+        statement = query_days(
+            _select_facts(conditions), window, customer_column="partition_state.customer_id", flags=_FACT_FLAGS
+        )
         with database.open_snapshot(self._engine) as connection:
             yield from map(_decode, connection.execute(statement))
 
@@ -291,12 +367,13 @@ def _is_complete(recorded: int, first_recorded: date, start: date, until: date) 
     return first_recorded >= start and recorded == (until - start).days + 1
 
 
-def _select_rows(conditions: Collection[Condition] | None) -> tuple[str, str]:
-    """The partitions that may have one of the conditions, as the FROM and the WHERE of the statement."""
+def _select_facts(conditions: Collection[Condition] | None) -> str:
+    """The statement about the partitions that may have one of the conditions."""
     if conditions is None or not _CANDIDATES.keys() >= set(conditions):
-        return "partition_state", _IN_WINDOW
+        return f"{_FACTS} FROM partition_state {_JOINED} {_IN_WINDOW}"
     selections = dict.fromkeys(text for condition in sorted(conditions) for text in _CANDIDATES[condition])
-    return _SELECTED.replace("[selections]", "\n    UNION ".join(selections)), _SELECTED_IN_WINDOW
+    selected = " UNION ".join(selections)
+    return f"{_FACTS} FROM ({selected}) AS selected {_SELECTED_STATES} {_JOINED} {_SELECTED_IN_WINDOW}"
 
 
 def _decode(row: Sequence[Any]) -> DayFacts:

@@ -25,7 +25,7 @@ _PUBLISHABLE_RUNS: Final = Statement(
     "publishable_runs",
     {**RUN_COLUMNS, "position": "integer"},
     f"""
-    SELECT position FROM {{given}} JOIN partition_state USING ({{key}})
+    SELECT position FROM given JOIN partition_state USING (source, customer_id, query_name, logical_date)
     WHERE current_run_id = given.run_id AND {IS_PUBLISHABLE}
     """,
 )

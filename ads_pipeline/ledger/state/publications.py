@@ -34,7 +34,6 @@ from ads_pipeline.ledger.statements import (
     KEY_COLUMNS,
     RUN_COLUMNS,
     Statement,
-    expression,
     query_days,
     select_given,
 )
@@ -54,7 +53,9 @@ from ads_pipeline.ledger.values import (
 # The state and the pointer of each recorded partition.
 _STATUS: Final = f"""
     SELECT
-        {{partition_state.key}}, status, current_run_id, partition_state.schema_version, partition_state.record_count,
+        partition_state.source, partition_state.customer_id, partition_state.query_name,
+            partition_state.logical_date, status, current_run_id, partition_state.schema_version,
+                partition_state.record_count,
         updated_at, error_message, attempt_count,
         warehouse_pointer.run_id AS pointer_run_id, warehouse_pointer.schema_version AS pointer_schema_version,
         warehouse_pointer.record_count AS pointer_record_count, table_version AS pointer_table_version,
@@ -62,14 +63,24 @@ _STATUS: Final = f"""
         {DEMOTION_PENDING} AS demotion_pending, {IS_PUBLISHABLE} AS is_publishable,
         {POINTS_AT_CURRENT} AS points_at_current, {HAS_UNJUDGED_RUN} AS has_unjudged_run
     """
-_WITH_POINTERS: Final = "LEFT JOIN warehouse_pointer ON ({warehouse_pointer.key}) = ({partition_state.key})"
+_STATUS_FLAGS: Final = ("demotion_pending", "is_publishable", "points_at_current", "has_unjudged_run")
+_WITH_POINTERS: Final = """
+    LEFT JOIN warehouse_pointer
+        ON (warehouse_pointer.source, warehouse_pointer.customer_id, warehouse_pointer.query_name,
+            warehouse_pointer.logical_date) =
+                (partition_state.source, partition_state.customer_id, partition_state.query_name,
+                    partition_state.logical_date)
+    """
 _IN_WINDOW: Final = """
     partition_state.source = :source AND partition_state.query_name = :query_name
     AND partition_state.logical_date BETWEEN :since AND :until"""
 _STATUSES_BY_KEY: Final = Statement(
     "publication_statuses",
     KEY_COLUMNS,
-    f"{_STATUS} FROM {{given}} JOIN partition_state USING ({{key}}) {_WITH_POINTERS}",
+    f"""
+    {_STATUS} FROM given JOIN partition_state USING (source, customer_id, query_name, logical_date) {_WITH_POINTERS}
+    """,
+    flags=_STATUS_FLAGS,
 )
 _STATUSES_OF_QUERY: Final = f"""
     {_STATUS} FROM partition_state {_WITH_POINTERS}
@@ -82,8 +93,15 @@ _VISIBLE_RUNS: Final = f"""
         partition_state.customer_id, partition_state.logical_date, runs.run_id, {is_current("runs")} AS is_current,
         table_version
     FROM partition_state
-    JOIN warehouse_pointer ON ({{warehouse_pointer.key}}) = ({{partition_state.key}})
-    JOIN runs ON ({{runs.key}}) = ({{partition_state.key}})
+    JOIN warehouse_pointer
+        ON (warehouse_pointer.source, warehouse_pointer.customer_id, warehouse_pointer.query_name,
+            warehouse_pointer.logical_date) =
+                (partition_state.source, partition_state.customer_id, partition_state.query_name,
+                    partition_state.logical_date)
+    JOIN runs
+        ON (runs.source, runs.customer_id, runs.query_name, runs.logical_date) =
+            (partition_state.source, partition_state.customer_id, partition_state.query_name,
+                partition_state.logical_date)
     WHERE {_IN_WINDOW} AND status = 'success' AND availability = 'published'
         AND (runs.run_id = current_run_id
             OR warehouse_pointer.run_id <> current_run_id AND {is_accepted("runs")})
@@ -110,7 +128,7 @@ _IS_SHOWN: Final = """COALESCE(
 _OPEN_DEMOTIONS: Final = """
     SELECT * FROM demotions
     WHERE source = :source AND query_name = :query_name AND logical_date BETWEEN :since AND :until
-    ORDER BY started_at, {key}, run_id
+    ORDER BY started_at, source, customer_id, query_name, logical_date, run_id
     """
 READ_POINTERS: Final = select_given(warehouse_pointer)
 # The given runs whose rows readers may see.
@@ -118,7 +136,8 @@ READABLE_RUNS: Final = Statement(
     "readable_runs",
     RUN_COLUMNS,
     f"""
-    SELECT {{given.key}}, given.run_id FROM {{given}} JOIN partition_state USING ({{key}})
+    SELECT given.source, given.customer_id, given.query_name, given.logical_date, given.run_id
+    FROM given JOIN partition_state USING (source, customer_id, query_name, logical_date)
     WHERE {IS_PUBLISHABLE} AND {is_accepted("given")}
     """,
 )
@@ -128,9 +147,10 @@ _FAILED_LOADS: Final = Statement(
     "failed_loads",
     RUN_COLUMNS,
     """
-    SELECT {given.key}, given.run_id, count(*) AS failures FROM {given} JOIN finished_attempts USING ({key})
+    SELECT given.source, given.customer_id, given.query_name, given.logical_date, given.run_id, count(*) AS failures
+    FROM given JOIN finished_attempts USING (source, customer_id, query_name, logical_date)
     WHERE asset = 'warehouse' AND finished_attempts.run_id = given.run_id AND outcome = 'FAILED'
-    GROUP BY {given.key}, given.run_id
+    GROUP BY given.source, given.customer_id, given.query_name, given.logical_date, given.run_id
     """,
 )
 
@@ -151,7 +171,7 @@ class Publications:
 
     def in_window(self, window: DayWindow) -> list[PublicationStatus]:
         """Return the status of each recorded partition of a query's days, by day and customer."""
-        rows = database.fetch(self._engine, query_days(_STATUSES_OF_QUERY, window))
+        rows = database.fetch(self._engine, query_days(_STATUSES_OF_QUERY, window, flags=_STATUS_FLAGS))
         return list(map(decode_publication_status, rows))
 
     def pointers(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, Pointer]:
@@ -167,7 +187,7 @@ class Publications:
         """Return one page of the load records of all matching partitions, by key and run id, starting after a run."""
         position = *key_of_table(load_records), load_records.c.run_id
         statement = (
-            sa.select(load_records, expression(_IS_SHOWN, sa.Boolean()).label("is_shown"))
+            sa.select(load_records, sa.literal_column(_IS_SHOWN, sa.Boolean()).label("is_shown"))
             .join_from(load_records, partition_state, same_key(load_records, partition_state))
             .outerjoin(warehouse_pointer, same_key(load_records, warehouse_pointer))
             .where(*conditions(state_filter))
@@ -184,7 +204,7 @@ class Publications:
 
     def visible_runs(self, window: DayWindow) -> VisibleRuns:
         """Return all runs of a query's days that readers may see, by day and customer."""
-        rows = database.fetch(self._engine, query_days(_VISIBLE_RUNS, window))
+        rows = database.fetch(self._engine, query_days(_VISIBLE_RUNS, window, flags=["is_current"]))
         return VisibleRuns(
             runs=tuple(VisibleRun(row.customer_id, row.logical_date, row.run_id, row.is_current) for row in rows),
             table_version=max((row.table_version for row in rows), default=-1),
@@ -192,7 +212,7 @@ class Publications:
 
     def expected_contents(self, window: DayWindow) -> list[ExpectedContent]:
         """Return what the table should hold of each recorded partition of a query's days, in no order."""
-        statement = query_days(_EXPECTED_CONTENTS, window)
+        statement = query_days(_EXPECTED_CONTENTS, window, flags=["is_publishable", "points_at_current"])
         return database.transact(self._engine, lambda c: [ExpectedContent._make(row) for row in c.execute(statement)])
 
     def day_changes(self, window: DayWindow) -> dict[date, DayChanges]:

@@ -19,8 +19,13 @@ _READ_REGISTERED: Final = Statement(
     "read_registered_runs",
     {**RUN_COLUMNS, "position": "integer"},
     """
-    SELECT runs.*, (SELECT max(ordinal) FROM runs AS others WHERE ({others.key}) = ({given.key})) AS newest_ordinal
-    FROM {given} LEFT JOIN runs ON ({runs.key}, runs.run_id) = ({given.key}, given.run_id)
+    SELECT runs.*, (SELECT max(ordinal) FROM runs AS others
+        WHERE (others.source, others.customer_id, others.query_name, others.logical_date) =
+            (given.source, given.customer_id, given.query_name, given.logical_date)) AS newest_ordinal
+    FROM given
+    LEFT JOIN runs
+        ON (runs.source, runs.customer_id, runs.query_name, runs.logical_date, runs.run_id) =
+            (given.source, given.customer_id, given.query_name, given.logical_date, given.run_id)
     ORDER BY given.position
     """,
 )

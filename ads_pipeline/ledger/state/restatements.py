@@ -20,10 +20,10 @@ _IN_WINDOW: Final = f"""
     SELECT * FROM (
         SELECT attempts.*, {_BEFORE} FROM attempts
         WHERE effect = 'promoted' AND source = :source AND query_name = :query_name
-            AND logical_date BETWEEN :since AND :until AND {{customers}}
-        WINDOW earlier AS (PARTITION BY {{key}} ORDER BY attempt_no)
+            AND logical_date BETWEEN :since AND :until AND customer_id IN :customers
+        WINDOW earlier AS (PARTITION BY source, customer_id, query_name, logical_date ORDER BY attempt_no)
     ) AS promotions
-    WHERE run_id_before <> run_id ORDER BY judged_at, {{key}}, attempt_no
+    WHERE run_id_before <> run_id ORDER BY judged_at, source, customer_id, query_name, logical_date, attempt_no
     """
 
 

@@ -24,19 +24,28 @@ from ads_pipeline.ledger.row_mapping import (
 )
 from ads_pipeline.ledger.state.states import conditions
 from ads_pipeline.ledger.state.visibility import is_current, is_judged, last_outcome
-from ads_pipeline.ledger.statements import KEY_COLUMNS, RUN_COLUMNS, Statement, expression, query
+from ads_pipeline.ledger.statements import KEY_COLUMNS, RUN_COLUMNS, Statement, query
 from ads_pipeline.ledger.tables import Day, attempts, partition_state, runs
 from ads_pipeline.ledger.values import Attempt, JudgedRun, StateFilter
 
-_JUDGED_FLAG: Final = f"SELECT {{runs.key}}, run_id, {is_judged('runs')} AS is_judged"
+_JUDGED_FLAG: Final = f"""
+    SELECT runs.source, runs.customer_id, runs.query_name, runs.logical_date, run_id, {is_judged("runs")} AS is_judged
+    """
 # The registered runs of the given partitions, oldest first in each, and whether each has a verdict.
 JUDGED_FLAGS: Final = Statement(
     "judged_flags",
     KEY_COLUMNS,
-    f"{_JUDGED_FLAG} FROM {{given}} JOIN runs USING ({{key}}) ORDER BY {{runs.key}}, ordinal",
+    f"""
+    {_JUDGED_FLAG}
+    FROM given
+    JOIN runs USING (source, customer_id, query_name, logical_date)
+    ORDER BY runs.source, runs.customer_id, runs.query_name, runs.logical_date, ordinal
+    """,
+    flags=("is_judged",),
 )
 _JUDGED_FLAGS_BETWEEN: Final = query(
     f"{_JUDGED_FLAG} FROM runs WHERE source = :source AND logical_date BETWEEN :since AND :until",
+    flags=("is_judged",),
     since=Day(),
     until=Day(),
 )
@@ -45,8 +54,12 @@ _NEWEST_RUNS: Final = Statement(
     "newest_runs",
     KEY_COLUMNS,
     f"""
-    SELECT runs.*, {last_outcome("runs")} AS outcome FROM {{given}} JOIN runs USING ({{key}})
-    WHERE ordinal = (SELECT max(ordinal) FROM runs AS others WHERE ({{others.key}}) = ({{runs.key}}))
+    SELECT runs.*, {last_outcome("runs")} AS outcome
+    FROM given
+    JOIN runs USING (source, customer_id, query_name, logical_date)
+    WHERE ordinal = (SELECT max(ordinal) FROM runs AS others
+        WHERE (others.source, others.customer_id, others.query_name, others.logical_date) =
+            (runs.source, runs.customer_id, runs.query_name, runs.logical_date))
     """,
 )
 # The last verdict on the newest judged run of each given partition.
@@ -54,9 +67,12 @@ _NEWEST_VERDICTS: Final = Statement(
     "newest_verdicts",
     KEY_COLUMNS,
     """
-    SELECT attempts.* FROM {given} JOIN attempts USING ({key})
+    SELECT attempts.* FROM given JOIN attempts USING (source, customer_id, query_name, logical_date)
     WHERE attempt_no = (
-        SELECT attempt_no FROM attempts AS others WHERE ({others.key}) = ({attempts.key})
+        SELECT attempt_no
+        FROM attempts AS others
+        WHERE (others.source, others.customer_id, others.query_name, others.logical_date) =
+            (attempts.source, attempts.customer_id, attempts.query_name, attempts.logical_date)
         ORDER BY ordinal DESC, attempt_no DESC LIMIT 1
     )
     """,
@@ -66,15 +82,18 @@ _VERDICTS_ON_ACCEPTED: Final = Statement(
     "verdicts_on_accepted",
     KEY_COLUMNS,
     """
-    SELECT attempts.* FROM {given} JOIN attempts USING ({key})
+    SELECT attempts.* FROM given JOIN attempts USING (source, customer_id, query_name, logical_date)
     WHERE attempt_no = (
         SELECT max(attempt_no) FROM attempts AS others
-        WHERE ({others.key}, others.run_id) = ({attempts.key}, attempts.run_id)
+        WHERE (others.source, others.customer_id, others.query_name, others.logical_date, others.run_id) =
+            (attempts.source, attempts.customer_id, attempts.query_name, attempts.logical_date, attempts.run_id)
     ) AND EXISTS (
         SELECT 1 FROM attempts AS others
-        WHERE ({others.key}, others.run_id) = ({attempts.key}, attempts.run_id) AND others.outcome = 'accepted'
+        WHERE (others.source, others.customer_id, others.query_name, others.logical_date, others.run_id) =
+            (attempts.source, attempts.customer_id, attempts.query_name, attempts.logical_date, attempts.run_id)
+            AND others.outcome = 'accepted'
     )
-    ORDER BY {attempts.key}, attempts.ordinal
+    ORDER BY attempts.source, attempts.customer_id, attempts.query_name, attempts.logical_date, attempts.ordinal
     """,
 )
 # The registration of each given run, and the digest of the payload that its last verdict is about.
@@ -83,10 +102,16 @@ _JUDGED_RUNS: Final = Statement(
     RUN_COLUMNS,
     """
     SELECT runs.*, (
-        SELECT payload_sha256 FROM attempts WHERE ({attempts.key}, attempts.run_id) = ({given.key}, given.run_id)
+        SELECT payload_sha256
+        FROM attempts
+        WHERE (attempts.source, attempts.customer_id, attempts.query_name, attempts.logical_date, attempts.run_id) =
+            (given.source, given.customer_id, given.query_name, given.logical_date, given.run_id)
         ORDER BY attempt_no DESC LIMIT 1
     ) AS judged_sha256
-    FROM {given} JOIN runs ON ({runs.key}, runs.run_id) = ({given.key}, given.run_id)
+    FROM given
+    JOIN runs
+        ON (runs.source, runs.customer_id, runs.query_name, runs.logical_date, runs.run_id) =
+            (given.source, given.customer_id, given.query_name, given.logical_date, given.run_id)
     """,
 )
 
@@ -150,9 +175,10 @@ class RunHistory:
 
     def last_verdicts(self, state_filter: StateFilter) -> dict[Run, tuple[Outcome | None, bool]]:
         """Return the last outcome of each registered run, and whether the run is the current run of a success."""
-        outcome, current = expression(last_outcome("runs")), expression(is_current("runs"), sa.Boolean())
+        outcome = sa.literal_column(last_outcome("runs"), sa.Text()).label("outcome")
+        current = sa.literal_column(is_current("runs"), sa.Boolean()).label("is_current")
         statement = (
-            sa.select(*key_of_table(runs), runs.c.run_id, outcome.label("outcome"), current.label("is_current"))
+            sa.select(*key_of_table(runs), runs.c.run_id, outcome, current)
             .join_from(runs, partition_state, same_key(runs, partition_state))
             .where(*conditions(state_filter))
         )

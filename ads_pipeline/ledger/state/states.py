@@ -21,7 +21,10 @@ from ads_pipeline.ledger.values import MAX_PAGE_SIZE, StateFilter
 _READ_STATES: Final = Statement(
     "read_states",
     {**KEY_COLUMNS, "position": "integer"},
-    "SELECT position, partition_state.* FROM {given} JOIN partition_state USING ({key})",
+    """
+    SELECT position, partition_state.*
+    FROM given JOIN partition_state USING (source, customer_id, query_name, logical_date)
+    """,
 )
 # Literals, because SQLite uses a partial index only when the statement's text implies the index condition.
 _HAS_STATUS: Final = {status: partition_state.c.status == sa.literal_column(f"'{status}'") for status in Status}

@@ -28,8 +28,10 @@ READ_VERDICT_ROWS: Final = Statement(
     "read_verdict_rows",
     {**RUN_COLUMNS, "validation_id": "text", **dict.fromkeys(STATUS_KEY, "text"), "position": "integer"},
     """
-    WITH given AS MATERIALIZED (SELECT * FROM {given}), locked AS (
-        SELECT * FROM partition_state WHERE ({key}) IN (SELECT {key} FROM given) ORDER BY {key} {for_update}
+    WITH given AS MATERIALIZED (SELECT * FROM given), locked AS (
+        SELECT * FROM partition_state
+        WHERE (source, customer_id, query_name, logical_date) IN (SELECT source, customer_id, query_name, logical_date
+            FROM given) ORDER BY source, customer_id, query_name, logical_date FOR UPDATE
     )
     SELECT
         locked.status, locked.current_run_id, locked.schema_version, locked.record_count, locked.updated_at,
@@ -39,19 +41,26 @@ READ_VERDICT_ROWS: Final = Statement(
         last.attempt_no AS last_attempt_no, last.current_ordinal, last.message_ordinal,
         promoted.run_id AS promoted_run_id, promoted.rows_read, promoted.cost_micros, promoted.conversions,
         promoted.conversions_value,
-        partition_status.row_version, {now} AS now
+        partition_status.row_version, clock_timestamp() AS now
     FROM given
-    LEFT JOIN locked USING ({key})
-    LEFT JOIN runs USING ({key}, run_id)
-    LEFT JOIN attempts AS prior USING ({key}, run_id, validation_id)
-    LEFT JOIN attempts AS last ON ({last.key}) = ({given.key}) AND last.attempt_no = locked.attempt_count
-    LEFT JOIN attempts AS promoted ON ({promoted.key}) = ({given.key}) AND promoted.attempt_no =
+    LEFT JOIN locked USING (source, customer_id, query_name, logical_date)
+    LEFT JOIN runs USING (source, customer_id, query_name, logical_date, run_id)
+    LEFT JOIN attempts AS prior USING (source, customer_id, query_name, logical_date, run_id, validation_id)
+    LEFT JOIN attempts AS last
+        ON (last.source, last.customer_id, last.query_name, last.logical_date) =
+            (given.source, given.customer_id, given.query_name, given.logical_date)
+            AND last.attempt_no = locked.attempt_count
+    LEFT JOIN attempts AS promoted
+        ON (promoted.source, promoted.customer_id, promoted.query_name, promoted.logical_date) =
+            (given.source, given.customer_id, given.query_name, given.logical_date) AND promoted.attempt_no =
         CASE WHEN last.effect = 'promoted' THEN last.attempt_no ELSE (
             SELECT earlier.attempt_no FROM attempts AS earlier
-            WHERE ({earlier.key}) = ({given.key}) AND earlier.effect = 'promoted'
+            WHERE (earlier.source, earlier.customer_id, earlier.query_name, earlier.logical_date) =
+                (given.source, given.customer_id, given.query_name, given.logical_date)
+                AND earlier.effect = 'promoted'
             ORDER BY earlier.attempt_no DESC LIMIT 1
         ) END
-    LEFT JOIN partition_status USING ({status_key})
+    LEFT JOIN partition_status USING (tenant_id, workspace_id, asset_key, partition_key)
     ORDER BY given.position
     """,
 )
@@ -76,28 +85,33 @@ _VERDICT: Final[Columns] = {
 }
 _INSERT_ATTEMPTS: Final = f"""
     INSERT INTO attempts ({names(columns_of(attempts))})
-    SELECT {", ".join(f"{{given.{name}}}" for name in columns_of(attempts))} {{from_given}}
+    SELECT {names(columns_of(attempts), prefix="given.")} FROM given
     """
 _UPDATE_STATES: Final = """
     UPDATE partition_state
-    SET status = {given.state_status}, current_run_id = {given.state_current_run_id},
-        schema_version = {given.state_schema_version}, record_count = {given.state_record_count},
-        error_message = {given.state_error_message}, updated_at = {given.judged_at},
-        attempt_count = {given.attempt_no}
-    {from_given} WHERE ({partition_state.key}) = ({given.key}) AND {given.is_last}
+    SET status = given.state_status, current_run_id = given.state_current_run_id,
+        schema_version = given.state_schema_version, record_count = given.state_record_count,
+        error_message = given.state_error_message, updated_at = given.judged_at,
+        attempt_count = given.attempt_no
+    FROM given
+    WHERE (partition_state.source, partition_state.customer_id, partition_state.query_name,
+        partition_state.logical_date) = (given.source, given.customer_id, given.query_name, given.logical_date)
+        AND given.is_last
     """
 # A materialization replaces the last one and its staleness. Any other attempt keeps them.
 _UPSERT_STATUSES: Final = """
     INSERT INTO partition_status (
-        {status_key}, last_materialization_run_id, last_materialization_at, last_materialization_code_version,
+        tenant_id, workspace_id, asset_key, partition_key, last_materialization_run_id, last_materialization_at,
+            last_materialization_code_version,
         last_attempt_run_id, last_attempt_at, last_attempt_outcome, partition_values, row_version
     )
     SELECT
-        {given.status_key}, {given.materialization_run_id}, {given.materialization_at},
-        {given.materialization_code_version}, {given.run_id}, {given.judged_at}, {given.attempt_outcome},
-        {given.partition_values}, {given.row_version}
-    {from_given} WHERE {given.is_last}
-    ON CONFLICT ({status_key}) DO UPDATE
+        given.tenant_id, given.workspace_id, given.asset_key, given.partition_key, given.materialization_run_id,
+            given.materialization_at,
+        given.materialization_code_version, given.run_id, given.judged_at, given.attempt_outcome,
+        given.partition_values, given.row_version
+    FROM given WHERE given.is_last
+    ON CONFLICT (tenant_id, workspace_id, asset_key, partition_key) DO UPDATE
     SET last_materialization_run_id = CASE WHEN excluded.last_materialization_at IS NULL
             THEN partition_status.last_materialization_run_id ELSE excluded.last_materialization_run_id END,
         last_materialization_at = CASE WHEN excluded.last_materialization_at IS NULL
@@ -115,20 +129,16 @@ _UPSERT_STATUSES: Final = """
         row_version = excluded.row_version
     WHERE partition_status.row_version < excluded.row_version
     """
-_ADVANCE_HEAD, _NEW_ATTEMPTS, _NEW_STATES, _NEW_STATUSES = (
-    text.replace("{from_shared}", "FROM shared").replace("{from_given}", "FROM given")
-    for text in (ADVANCE_HEAD_TEXT, _INSERT_ATTEMPTS, _UPDATE_STATES, _UPSERT_STATUSES)
-)
 _RECORD_ON_POSTGRES: Final = Statement(
     "record_verdicts",
     _VERDICT,
     f"""
-    WITH given AS (SELECT * FROM {{given}}), shared AS MATERIALIZED (SELECT * FROM {{shared}}),
-    heads AS ({_ADVANCE_HEAD} RETURNING run_id, last_seq, last_at),
+    WITH given AS (SELECT * FROM given), shared AS MATERIALIZED (SELECT * FROM shared),
+    heads AS ({ADVANCE_HEAD_TEXT} RETURNING run_id, last_seq, last_at),
     new_events AS ({INSERT_OWN_EVENTS_TEXT} {FROM_HEADS_ON_POSTGRES}),
-    new_attempts AS ({_NEW_ATTEMPTS}),
-    new_states AS ({_NEW_STATES})
-    {_NEW_STATUSES}
+    new_attempts AS ({_INSERT_ATTEMPTS}),
+    new_states AS ({_UPDATE_STATES})
+    {_UPSERT_STATUSES}
     """,
     shared=ORIGIN,
 )

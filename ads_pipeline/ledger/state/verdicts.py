@@ -22,7 +22,12 @@ from ads_pipeline.ledger.values import VerdictCause, VerdictResult
 
 # The given runs that have an open demotion.
 READ_OPEN_DEMOTIONS: Final = Statement(
-    "read_open_demotions", RUN_COLUMNS, "SELECT {key}, run_id FROM {given} JOIN demotions USING ({key}, run_id)"
+    "read_open_demotions",
+    RUN_COLUMNS,
+    """
+        SELECT source, customer_id, query_name, logical_date, run_id
+        FROM given JOIN demotions USING (source, customer_id, query_name, logical_date, run_id)
+        """,
 )
 _INSERT_DEMOTIONS: Final = insert(demotions, skip_present=True)
 _DELETE_DEMOTIONS: Final = Statement(
@@ -30,7 +35,8 @@ _DELETE_DEMOTIONS: Final = Statement(
     {**RUN_COLUMNS, "validation_id": "text"},
     """
     DELETE FROM demotions
-    WHERE ({key}, run_id, validation_id) IN (SELECT {key}, run_id, validation_id FROM {given})
+    WHERE (source, customer_id, query_name, logical_date, run_id, validation_id) IN (SELECT source, customer_id,
+        query_name, logical_date, run_id, validation_id FROM given)
     """,
 )
 

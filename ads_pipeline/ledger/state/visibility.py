@@ -3,15 +3,18 @@
 A run is readable when its partition is a success, the run's own last verdict accepted it, and no demotion is open,
 neither of the run nor of the current run. Readers see a readable run once the pointer of its partition is published.
 
-The texts have the placeholders of `statements`. They are about a row of `partition_state`, and about the run that the
-table or alias `run` names by its key and its `run_id`.
+The texts are conditions about a row of `partition_state`, and about the run that the table or alias `run` names by
+its key and its `run_id`.
 """
 
 from typing import Final
 
 # A demotion of the current run has begun and is not recorded yet.
 DEMOTION_PENDING: Final = """EXISTS (
-    SELECT 1 FROM demotions WHERE ({demotions.key}, demotions.run_id) = ({partition_state.key}, current_run_id))"""
+    SELECT 1 FROM demotions
+    WHERE (demotions.source, demotions.customer_id, demotions.query_name, demotions.logical_date, demotions.run_id) =
+        (partition_state.source, partition_state.customer_id, partition_state.query_name,
+            partition_state.logical_date, current_run_id))"""
 # The table should hold the current run.
 IS_PUBLISHABLE: Final = f"(status = 'success' AND NOT {DEMOTION_PENDING})"
 # Readers see the current run: the published pointer names it, with the facts that the state has.
@@ -42,9 +45,15 @@ def is_accepted(run: str) -> str:
 
 
 def _same_run(table: str, run: str) -> str:
-    return f"({{{table}.key}}, {table}.run_id) = ({{{run}.key}}, {run}.run_id)"
+    return " = ".join(
+        f"({each}.source, {each}.customer_id, {each}.query_name, {each}.logical_date, {each}.run_id)"
+        for each in (table, run)
+    )
 
 
 # A registered run has no verdict. For a success this is not computed: most partitions are one.
 HAS_UNJUDGED_RUN: Final = f"""(status <> 'success' AND EXISTS (
-    SELECT 1 FROM runs WHERE ({{runs.key}}) = ({{partition_state.key}}) AND NOT {is_judged("runs")}))"""
+    SELECT 1 FROM runs
+    WHERE (runs.source, runs.customer_id, runs.query_name, runs.logical_date) =
+        (partition_state.source, partition_state.customer_id, partition_state.query_name,
+            partition_state.logical_date) AND NOT {is_judged("runs")}))"""

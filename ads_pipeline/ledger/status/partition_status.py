@@ -64,9 +64,11 @@ _READ: Final = Statement(
     """
     SELECT partition_status.*, (
         SELECT count(*) FROM finished_attempts
-        WHERE ({finished_attempts.key}, finished_attempts.asset) = ({given.key}, given.asset)
+        WHERE (finished_attempts.source, finished_attempts.customer_id, finished_attempts.query_name,
+            finished_attempts.logical_date, finished_attempts.asset) =
+                (given.source, given.customer_id, given.query_name, given.logical_date, given.asset)
     ) AS attempt_count
-    FROM {given} LEFT JOIN partition_status USING ({status_key})
+    FROM given LEFT JOIN partition_status USING (tenant_id, workspace_id, asset_key, partition_key)
     ORDER BY given.position
     """,
 )

@@ -49,12 +49,17 @@ _MATERIALIZING: Final = ", ".join(f"'{effect}'" for effect in sorted(MATERIALIZI
 # All finished attempts by asset and partition: the verdicts, and the attempts without one.
 _FINISHED_ATTEMPTS: Final = query(
     f"""
-    SELECT '{RAW}' AS asset, {{attempts.key}}, judged_at AS finished_at, attempts.run_id, outcome,
+    SELECT '{RAW}' AS asset, attempts.source, attempts.customer_id, attempts.query_name, attempts.logical_date,
+        judged_at AS finished_at, attempts.run_id, outcome,
         CASE WHEN effect IN ({_MATERIALIZING}) THEN runs.schema_version END AS code_version
-    FROM attempts JOIN runs ON ({{runs.key}}, runs.run_id) = ({{attempts.key}}, attempts.run_id)
+    FROM attempts
+    JOIN runs
+        ON (runs.source, runs.customer_id, runs.query_name, runs.logical_date, runs.run_id) =
+            (attempts.source, attempts.customer_id, attempts.query_name, attempts.logical_date, attempts.run_id)
     UNION ALL
-    SELECT asset, {{key}}, finished_at, run_id, outcome, code_version FROM finished_attempts
-    ORDER BY asset, {{key}}
+    SELECT asset, source, customer_id, query_name, logical_date, finished_at, run_id, outcome, code_version
+    FROM finished_attempts
+    ORDER BY asset, source, customer_id, query_name, logical_date
     """
 )
 _UPSERT_CODE_VERSIONS: Final = upsert(code_versions, newer="code_versions.code_version <> excluded.code_version")
@@ -66,11 +71,15 @@ _UPDATE_STALENESS: Final = Statement(
     """
     UPDATE partition_status
     SET stale_since = given.stale_since, stale_reason_code = given.stale_reason_code, row_version = given.row_version
-    FROM {given}
-    WHERE ({partition_status.status_key}) = ({given.status_key}) AND partition_status.row_version = given.seen
-        AND ({partition_status.status_key}) IN (
-            SELECT {status_key} FROM partition_status
-            WHERE ({status_key}, row_version) IN (SELECT {status_key}, seen FROM {given}) {skip_locked})
+    FROM given
+    WHERE (partition_status.tenant_id, partition_status.workspace_id, partition_status.asset_key,
+        partition_status.partition_key) = (given.tenant_id, given.workspace_id, given.asset_key, given.partition_key)
+        AND partition_status.row_version = given.seen
+        AND (partition_status.tenant_id, partition_status.workspace_id, partition_status.asset_key,
+            partition_status.partition_key) IN (
+            SELECT tenant_id, workspace_id, asset_key, partition_key FROM partition_status
+            WHERE (tenant_id, workspace_id, asset_key, partition_key, row_version) IN (SELECT tenant_id,
+                workspace_id, asset_key, partition_key, seen FROM given) FOR UPDATE SKIP LOCKED)
     """,
 )
 
