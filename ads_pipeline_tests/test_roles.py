@@ -37,7 +37,7 @@ RETRY_TABLES = {"parkings", "retry_schedule", "finished_attempts", "partition_st
 # The tables in which a role may insert rows.
 INSERTABLE = {
     Role.READER: set[str](),
-    Role.EXTRACTOR: {"run_head", "run_events", "partition_state"} | RETRY_TABLES,
+    Role.EXTRACTOR: {"run_events", "partition_state"} | RETRY_TABLES,  # and heads of runs without a snapshot
     Role.OPERATOR: EVENT_TABLES
     | {"partition_state", "control_actions", "control_action_partitions", "requests", "retry_schedule"}
     | {"parkings", "accounts", "api_operations", "api_holds", "retry_resets"},

@@ -430,7 +430,8 @@ def test_lagging_snapshots_are_reported(healthy_cli: CommandLine) -> None:
     execute_sql(
         healthy_cli,
         f"UPDATE run_events SET persisted_at = '{at}' WHERE run_seq = 1",
-        f"INSERT INTO run_head VALUES ('behind', 'p', 1, '{at}', '{at}', 0, 0, NULL)",
+        "INSERT INTO run_head (run_id, plan_version, last_seq, last_at, opened_at) "
+        f"VALUES ('behind', 'p', 1, '{at}', '{at}')",
         "INSERT INTO run_events SELECT 'behind', 1, event_id, event_type, step_id, 1, NULL, event_data, "
         "engine_run_ref, idempotency_key, emitted_at, persisted_at, NULL, NULL, NULL FROM run_events LIMIT 1",
     )
