@@ -32,6 +32,7 @@ COUNT_LIMIT: Final = 100  # the bound of the command, scaled down to this ledger
 PRIMARY, BY_DAY = "partition_state_pkey", "partition_state_by_date"
 NOT_READY, FAILED = "partition_state_not_success", "partition_state_failed"
 POINTERS, STATUSES, FINISHED_ATTEMPTS = "warehouse_pointer_pkey", "partition_status_pkey", "finished_attempts_pkey"
+FAILED_FETCHES: Final = "finished_attempts_failed_fetches"
 RUNS: Final = {"runs_pkey", "runs_ordinal_unique"}
 ATTEMPTS: Final = {"attempts_pkey", "attempts_verdict_unique"}
 LARGE_TABLES: Final = {
@@ -127,7 +128,7 @@ QUERIES: Final[Mapping[str, tuple[Query, set[str]]]] = {
         lambda ledger: [ledger.retry_queue.find_due(POLICY, lane, source=SOURCE, today=LAST_DAY) for lane in Lane],
         # Pending days whose fetch failed are due too, although nobody requested them.
         {
-            *("retry_schedule_due", "retry_schedule_pkey", FINISHED_ATTEMPTS, "requests_pkey"),
+            *("retry_schedule_due", "retry_schedule_pkey", FAILED_FETCHES, "requests_pkey"),
             *(NOT_READY, *ATTEMPTS, *ELIGIBILITY),
         },
     ),
@@ -143,7 +144,7 @@ QUERIES: Final[Mapping[str, tuple[Query, set[str]]]] = {
         ),
         {FAILED, "retry_schedule_pkey"},
     ),
-    "failures": (lambda ledger: ledger.retry_queue.find_failures(KEYS), {*ATTEMPTS, FINISHED_ATTEMPTS}),
+    "failures": (lambda ledger: ledger.retry_queue.find_failures(KEYS), {*ATTEMPTS, FAILED_FETCHES}),
     "lease holders": (lambda ledger: ledger.leases.holders(KEYS), {"claims_pkey", "leases_pkey"}),
     "days that need an operator": (
         lambda ledger: list(ledger.days.facts(WINDOW, FOUND_BY_STATE)),
@@ -151,7 +152,7 @@ QUERIES: Final[Mapping[str, tuple[Query, set[str]]]] = {
             *(NOT_READY, "attempts_rejected", "demotions_pkey", PRIMARY, BY_DAY, POINTERS, *RUNS, *ATTEMPTS),
             *("control_action_partitions_by_key", "control_action_partitions_pkey"),
             *("control_actions_pkey", "control_actions_by_time"),
-            FINISHED_ATTEMPTS,
+            *(FINISHED_ATTEMPTS, FAILED_FETCHES),
         },
     ),
     "acknowledged days": (

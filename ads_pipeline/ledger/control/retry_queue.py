@@ -66,7 +66,7 @@ READ_FAILED_FETCHES: Final = Statement(
     KEY_COLUMNS,
     """
     SELECT finished_attempts.* FROM given JOIN finished_attempts USING (source, customer_id, query_name, logical_date)
-    WHERE asset = 'raw' AND error_class IS NOT NULL
+    WHERE error_class IS NOT NULL
     """,
 )
 _READ_REQUEST_TIMES: Final = Statement(

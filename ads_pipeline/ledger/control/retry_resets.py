@@ -31,10 +31,10 @@ _MAKE_DUE: Final = query(
         AND (:scope <> 'recovery' OR error_class IN :unanswered)
         AND EXISTS (
             SELECT 1 FROM finished_attempts AS failed
-            WHERE asset = 'raw'
-            AND (failed.source, failed.customer_id, failed.query_name, failed.logical_date) =
-                (retry_schedule.source, retry_schedule.customer_id, retry_schedule.query_name,
-                    retry_schedule.logical_date)
+            WHERE failed.error_class IS NOT NULL
+                AND (failed.source, failed.customer_id, failed.query_name, failed.logical_date) =
+                    (retry_schedule.source, retry_schedule.customer_id, retry_schedule.query_name,
+                        retry_schedule.logical_date)
                 AND failed.failed_at = retry_schedule.failed_at)
     """,
     at=Instant(),

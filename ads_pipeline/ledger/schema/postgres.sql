@@ -636,6 +636,10 @@ CREATE TABLE finished_attempts (
     CONSTRAINT failed_fetch_is_a_failure CHECK (error_class IS NULL OR asset = 'raw' AND outcome = 'FAILED')
 );
 
+CREATE INDEX finished_attempts_failed_fetches ON finished_attempts
+(source, customer_id, query_name, logical_date)
+WHERE error_class IS NOT NULL;
+
 -- The code version of each asset, and since when it is in use.
 CREATE TABLE code_versions (
     tenant_id TEXT COLLATE "C" NOT NULL,

@@ -739,6 +739,10 @@ CREATE TABLE finished_attempts (
     CONSTRAINT valid_date CHECK (logical_date IS date(logical_date, '+0 days'))
 ) STRICT;
 
+CREATE INDEX finished_attempts_failed_fetches ON finished_attempts
+(source, customer_id, query_name, logical_date)
+WHERE error_class IS NOT NULL;
+
 -- The code version of each asset, and since when it is in use.
 CREATE TABLE code_versions (
     tenant_id TEXT NOT NULL,

@@ -116,17 +116,16 @@ LEFT JOIN control_actions AS withdrawal
         ORDER BY action.performed_at DESC LIMIT 1
     )
 LEFT JOIN finished_attempts AS failed
-    ON status = 'pending' AND failed.asset = 'raw'
+    ON status = 'pending' AND failed.error_class IS NOT NULL
     AND (failed.source, failed.customer_id, failed.query_name, failed.logical_date) =
         (partition_state.source, partition_state.customer_id, partition_state.query_name,
             partition_state.logical_date)
     AND (attempt_count = 0 OR failed.failed_at >= updated_at)
     AND (failed.finished_at, failed.run_id) = (
         SELECT each.finished_at, each.run_id FROM finished_attempts AS each
-        WHERE each.asset = 'raw'
-        AND (each.source, each.customer_id, each.query_name, each.logical_date) =
+        WHERE each.error_class IS NOT NULL AND (each.source, each.customer_id, each.query_name, each.logical_date) =
             (partition_state.source, partition_state.customer_id, partition_state.query_name,
-                partition_state.logical_date) AND each.error_class IS NOT NULL
+                partition_state.logical_date)
         ORDER BY each.failed_at DESC, each.run_id DESC LIMIT 1
     )
 """
@@ -240,12 +239,12 @@ WHERE acknowledgement.action IN ('acknowledge', 'mark_terminal')
     )
     AND NOT EXISTS (
         SELECT 1 FROM finished_attempts AS failed
-        WHERE failed.asset = 'raw'
+        WHERE failed.error_class IS NOT NULL
         AND (failed.source, failed.customer_id, failed.query_name, failed.logical_date) =
             (acted.source, acted.customer_id, acted.query_name, acted.logical_date)
             AND failed.failed_at > acknowledgement.performed_at AND NOT EXISTS (
                 SELECT 1 FROM finished_attempts AS earlier
-                WHERE earlier.asset = 'raw'
+                WHERE earlier.error_class IS NOT NULL
                 AND (earlier.source, earlier.customer_id, earlier.query_name, earlier.logical_date) =
                     (failed.source, failed.customer_id, failed.query_name, failed.logical_date)
                     AND earlier.error_class = failed.error_class
