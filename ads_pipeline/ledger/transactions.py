@@ -33,8 +33,10 @@ LOCK_STATES: Final = Statement(
     KEY_COLUMNS,
     """
     SELECT * FROM partition_state
-    WHERE (source, customer_id, query_name, logical_date) IN (SELECT source, customer_id, query_name, logical_date
-        FROM given) ORDER BY source, customer_id, query_name, logical_date FOR UPDATE
+    WHERE (source, customer_id, query_name, logical_date) IN (
+        SELECT source, customer_id, query_name, logical_date FROM given
+    )
+    ORDER BY source, customer_id, query_name, logical_date FOR UPDATE
     """,
 )
 _INSERT_PENDING: Final = insert(partition_state, *KEY, "status", "updated_at", skip_present=True)

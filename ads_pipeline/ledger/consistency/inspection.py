@@ -48,8 +48,8 @@ _RUN_BY_NAME: Final = Statement(
     "inspect_run",
     RUN_COLUMNS,
     f"""
-        {_RUN} FROM given JOIN runs USING (source, customer_id, query_name, logical_date, run_id) {_WITH_STATES}
-        """,
+    {_RUN} FROM given JOIN runs USING (source, customer_id, query_name, logical_date, run_id) {_WITH_STATES}
+    """,
     flags=("is_current",),
 )
 # The published pointers that contradict the ledger: one names a run that is not the current run of a success, or

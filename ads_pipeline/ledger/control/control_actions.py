@@ -60,9 +60,9 @@ _ACTIONS_PER_PARTITION: Final = Statement(
     "actions_per_partition",
     KEY_COLUMNS,
     """
-        SELECT source, customer_id, query_name, logical_date
-        FROM given JOIN control_action_partitions USING (source, customer_id, query_name, logical_date)
-        """,
+    SELECT source, customer_id, query_name, logical_date
+    FROM given JOIN control_action_partitions USING (source, customer_id, query_name, logical_date)
+    """,
 )
 _UPDATE_STATES: Final = RowWrite(
     "update_states",
@@ -109,7 +109,8 @@ _READ_FAILED_FETCHES: Final = Statement(
         SELECT 1 FROM requests
         WHERE (requests.source, requests.customer_id, requests.query_name, requests.logical_date) =
             (retry_schedule.source, retry_schedule.customer_id, retry_schedule.query_name,
-                retry_schedule.logical_date) AND requests.attempt_no = attempt_count
+                retry_schedule.logical_date)
+            AND requests.attempt_no = attempt_count
             AND requested_at >= failed_at)
     """,
 )

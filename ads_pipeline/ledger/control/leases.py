@@ -58,8 +58,10 @@ _LOCK_CLAIMS: Final = Statement(
     _CLAIM,
     """
     SELECT * FROM claims
-    WHERE (source, customer_id, query_name, logical_date) IN (SELECT source, customer_id, query_name, logical_date
-        FROM given) ORDER BY source, customer_id, query_name, logical_date FOR UPDATE
+    WHERE (source, customer_id, query_name, logical_date) IN (
+        SELECT source, customer_id, query_name, logical_date FROM given
+    )
+    ORDER BY source, customer_id, query_name, logical_date FOR UPDATE
     """,
 )
 # The claim on each given partition that was ever claimed, with its lease and whether that is live now.
@@ -91,8 +93,10 @@ _READ_LOST: Final = Statement(
     """
     WITH held AS (
         SELECT * FROM claims
-        WHERE (source, customer_id, query_name, logical_date) IN (SELECT source, customer_id, query_name, logical_date
-            FROM given) ORDER BY source, customer_id, query_name, logical_date FOR SHARE
+        WHERE (source, customer_id, query_name, logical_date) IN (
+            SELECT source, customer_id, query_name, logical_date FROM given
+        )
+        ORDER BY source, customer_id, query_name, logical_date FOR SHARE
     )
     SELECT given.source, given.customer_id, given.query_name, given.logical_date, held.run_id, held.claimed_at,
         expires_at, ended_at

@@ -73,9 +73,9 @@ _READ_REQUEST_TIMES: Final = Statement(
     "request_times",
     KEY_COLUMNS,
     """
-        SELECT source, customer_id, query_name, logical_date, requested_at
-        FROM given JOIN requests USING (source, customer_id, query_name, logical_date)
-        """,
+    SELECT source, customer_id, query_name, logical_date, requested_at
+    FROM given JOIN requests USING (source, customer_id, query_name, logical_date)
+    """,
 )
 # The verdicts on each given partition, beginning with the last accepted one.
 _READ_ATTEMPTS: Final = Statement(

@@ -66,8 +66,8 @@ READ_MARKED: Final = Statement(
     "marked_partitions",
     KEY_COLUMNS,
     f"""
-        SELECT source, customer_id, query_name, logical_date FROM given WHERE {_is_marked("given")}
-        """,
+    SELECT source, customer_id, query_name, logical_date FROM given WHERE {_is_marked("given")}
+    """,
 )
 # The scheduled retries that are due, the longest due first. A pending partition without a request is due after a
 # failed fetch too; with a request, it waits for the retry of that. What had to wait, was parked or is forgiven has no
@@ -87,7 +87,8 @@ _DUE: Final = f"""
             SELECT 1 FROM requests
             WHERE (requests.source, requests.customer_id, requests.query_name, requests.logical_date) =
                 (partition_state.source, partition_state.customer_id, partition_state.query_name,
-                    partition_state.logical_date) AND requests.attempt_no = attempt_count))
+                    partition_state.logical_date)
+                AND requests.attempt_no = attempt_count))
         AND {_is_unblocked("retry_schedule")}
     ORDER BY due_at, retry_schedule.source, retry_schedule.customer_id, retry_schedule.query_name,
         retry_schedule.logical_date LIMIT :limit
@@ -120,7 +121,8 @@ _IS_UNSCHEDULED: Final = """
         WHERE (retry_schedule.source, retry_schedule.customer_id, retry_schedule.query_name,
             retry_schedule.logical_date) =
                 (partition_state.source, partition_state.customer_id, partition_state.query_name,
-                    partition_state.logical_date) AND attempt_no = attempt_count)"""
+                    partition_state.logical_date)
+                AND attempt_no = attempt_count)"""
 # The failed partitions whose last failure has no scheduled retry, in key order.
 SELECT_UNSCHEDULED: Final = query(
     f"""

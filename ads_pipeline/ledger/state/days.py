@@ -67,11 +67,13 @@ LEFT JOIN runs AS accepted
 LEFT JOIN runs AS unjudged
     ON (unjudged.source, unjudged.customer_id, unjudged.query_name, unjudged.logical_date) =
         (partition_state.source, partition_state.customer_id, partition_state.query_name,
-            partition_state.logical_date) AND unjudged.ordinal = (
+            partition_state.logical_date)
+        AND unjudged.ordinal = (
         SELECT each.ordinal FROM runs AS each
         WHERE (each.source, each.customer_id, each.query_name, each.logical_date) =
             (partition_state.source, partition_state.customer_id, partition_state.query_name,
-                partition_state.logical_date) AND each.ordinal > COALESCE(accepted.ordinal, 0)
+                partition_state.logical_date)
+            AND each.ordinal > COALESCE(accepted.ordinal, 0)
             AND NOT {is_judged("each")}
         ORDER BY each.ordinal DESC LIMIT 1
     )
@@ -263,7 +265,8 @@ _UNSETTLED: Final = Statement(
     JOIN runs AS accepted
         ON (accepted.source, accepted.customer_id, accepted.query_name, accepted.logical_date) =
             (partition_state.source, partition_state.customer_id, partition_state.query_name,
-                partition_state.logical_date) AND accepted.run_id = current_run_id
+                partition_state.logical_date)
+            AND accepted.run_id = current_run_id
     WHERE status = 'success' AND accepted.extracted_at < settles_at
     """,
 )

@@ -30,8 +30,10 @@ READ_VERDICT_ROWS: Final = Statement(
     """
     WITH given AS MATERIALIZED (SELECT * FROM given), locked AS (
         SELECT * FROM partition_state
-        WHERE (source, customer_id, query_name, logical_date) IN (SELECT source, customer_id, query_name, logical_date
-            FROM given) ORDER BY source, customer_id, query_name, logical_date FOR UPDATE
+        WHERE (source, customer_id, query_name, logical_date) IN (
+            SELECT source, customer_id, query_name, logical_date FROM given
+        )
+        ORDER BY source, customer_id, query_name, logical_date FOR UPDATE
     )
     SELECT
         locked.status, locked.current_run_id, locked.schema_version, locked.record_count, locked.updated_at,

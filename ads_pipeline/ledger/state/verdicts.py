@@ -25,9 +25,9 @@ READ_OPEN_DEMOTIONS: Final = Statement(
     "read_open_demotions",
     RUN_COLUMNS,
     """
-        SELECT source, customer_id, query_name, logical_date, run_id
-        FROM given JOIN demotions USING (source, customer_id, query_name, logical_date, run_id)
-        """,
+    SELECT source, customer_id, query_name, logical_date, run_id
+    FROM given JOIN demotions USING (source, customer_id, query_name, logical_date, run_id)
+    """,
 )
 _INSERT_DEMOTIONS: Final = insert(demotions, skip_present=True)
 _DELETE_DEMOTIONS: Final = Statement(

@@ -56,4 +56,5 @@ HAS_UNJUDGED_RUN: Final = f"""(status <> 'success' AND EXISTS (
     SELECT 1 FROM runs
     WHERE (runs.source, runs.customer_id, runs.query_name, runs.logical_date) =
         (partition_state.source, partition_state.customer_id, partition_state.query_name,
-            partition_state.logical_date) AND NOT {is_judged("runs")}))"""
+            partition_state.logical_date)
+        AND NOT {is_judged("runs")}))"""
