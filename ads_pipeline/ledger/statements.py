@@ -39,7 +39,7 @@ _KINDS: Final[Mapping[Any, str]] = {
     Instant: "instant",
     Day: "day",
 }
-_POSTGRES_TYPES: Final = {"instant": "timestamptz", "day": "date", "double": "double precision"}
+POSTGRES_TYPES: Final = {"instant": "timestamptz", "day": "date", "double": "double precision"}
 # What SQLite writes in another way.
 _SQLITE_WORDS: Final = (
     (re.compile(r"\bFOR (?:UPDATE|SHARE)(?: SKIP LOCKED)?"), ""),
@@ -48,7 +48,7 @@ _SQLITE_WORDS: Final = (
 )
 _TABLE: Final = {name: re.compile(rf"\b(FROM|JOIN)\s+{name}\b(?!\.)") for name in ("given", "shared")}
 _HIDDEN: Final = {name: re.compile(rf"\b{name} AS (?:MATERIALIZED )?\(") for name in ("given", "shared")}
-_FROM_ROWS: Final = re.compile(r"\bFROM (?:given|shared)\b(?!\.)")
+_FROM_ROWS: Final = re.compile(r"\b(?:FROM|CROSS JOIN) (?:given|shared)\b(?!\.)")
 _IN_ORDER: Final = re.compile(r"\bORDER BY given\.\w+(?:, given\.\w+)*")
 _VALUE: Final = re.compile(r"\b(?:given|shared)\.(\w+)")
 _WORD: Final = re.compile(r"\w+")
@@ -83,57 +83,57 @@ class Statement:
     def __init__(
         self, name: str, given: Columns, text: str, *, shared: Columns = NO_COLUMNS, flags: Iterable[str] = ()
     ) -> None:
-        self._name, self._given, self._shared, self._text = name, given, shared, text.strip()
+        self.name, self.given, self.shared, self.text = name, given, shared, text.strip()
         self._flags = tuple(flags)
-        if self._texts.setdefault(name, self._text) != self._text:
+        if self._texts.setdefault(name, self.text) != self.text:
             raise ValueError(f"two statements are named {name}, and a connection prepares only one of them")
 
     def execute(self, connection: sa.Connection, rows: Rows, shared: Values = ()) -> sa.CursorResult[Any]:
-        values = _list_values(rows, self._given)
+        values = _list_values(rows, self.given)
         if connection.dialect.name == "sqlite":
             options = {"preserve_rowcount": True}
             return connection.execute(self._for_sqlite, {"given": _encode(values)}, execution_options=options)
-        shared_json = _encode(dict(zip(self._shared, shared, strict=True))) if shared else "{}"
+        shared_json = _encode(dict(zip(self.shared, shared, strict=True))) if shared else "{}"
         if len(values) != 1:
             return connection.exec_driver_sql(self._for_rows, self._encode_lists(values) | {"shared": shared_json})
         prepared = connection.info.setdefault("prepared", set())
-        if self._name not in prepared:
-            connection.exec_driver_sql(f"PREPARE {self._name} (text, text) AS {self._for_one_row}")
-            prepared.add(self._name)
-        row_json = _encode(dict(zip(self._given, values[0], strict=True)))
-        return connection.exec_driver_sql(f"EXECUTE {self._name} (%s, %s)", (row_json, shared_json))
+        if self.name not in prepared:
+            connection.exec_driver_sql(f"PREPARE {self.name} (text, text) AS {self._for_one_row}")
+            prepared.add(self.name)
+        row_json = _encode(dict(zip(self.given, values[0], strict=True)))
+        return connection.exec_driver_sql(f"EXECUTE {self.name} (%s, %s)", (row_json, shared_json))
 
     def fetch(self, engine: sa.Engine, rows: Rows) -> Sequence[sa.Row[Any]]:
         """Execute the statement in a transaction of its own, and return its rows."""
-        values = _list_values(rows, self._given)
+        values = _list_values(rows, self.given)
         return database.transact(engine, lambda connection: self.execute(connection, values).all())
 
     def _encode_lists(self, values: Sequence[Values]) -> dict[str, str]:
         """The values of each column as JSON. Postgres reads such lists in half the time of one object per row."""
-        lists = zip(*values, strict=True) if values else ((),) * len(self._given)
-        return dict(zip(self._given, map(_encode_ascii, lists), strict=True))
+        lists = zip(*values, strict=True) if values else ((),) * len(self.given)
+        return dict(zip(self.given, map(_encode_ascii, lists), strict=True))
 
     @cached_property
     def _for_sqlite(self) -> sa.TextualSelect:
-        values = ", ".join(f"json_extract(value, '$[{index}]') AS {name}" for index, name in enumerate(self._given))
+        values = ", ".join(f"json_extract(value, '$[{index}]') AS {name}" for index, name in enumerate(self.given))
         given = f"(SELECT {values} FROM json_each(:given)) AS given"
-        text = _name_table(_translate(self._text), "given", given)
+        text = _name_table(_translate(self.text), "given", given)
         return sa.text(text).columns(**_decoded_columns(text, self._flags))
 
     @cached_property
     def _for_rows(self) -> str:
-        values = ", ".join(f"CAST({name} AS {_postgres_type(kind)}) AS {name}" for name, kind in self._given.items())
-        lists = ", ".join(f"json_array_elements_text(%({name})s)" for name in self._given)
-        given = f"(SELECT {values} FROM ROWS FROM ({lists}) AS listed ({names(self._given)})) AS given"
-        shared = f"json_to_record(%(shared)s) AS shared({_types(self._shared)})"
-        return _name_table(_name_table(self._text, "given", given), "shared", shared)
+        values = ", ".join(f"CAST({name} AS {_postgres_type(kind)}) AS {name}" for name, kind in self.given.items())
+        lists = ", ".join(f"json_array_elements_text(%({name})s)" for name in self.given)
+        given = f"(SELECT {values} FROM ROWS FROM ({lists}) AS listed ({names(self.given)})) AS given"
+        shared = f"json_to_record(%(shared)s) AS shared({_types(self.shared)})"
+        return _name_table(_name_table(self.text, "given", given), "shared", shared)
 
     @cached_property
     def _for_one_row(self) -> str:
         """With json_to_record, the planner knows that there is one row."""
-        given = f"json_to_record($1::json) AS given({_types(self._given)})"
-        shared = f"json_to_record($2::json) AS shared({_types(self._shared)})"
-        return _name_table(_name_table(self._text, "given", given), "shared", shared)
+        given = f"json_to_record($1::json) AS given({_types(self.given)})"
+        shared = f"json_to_record($2::json) AS shared({_types(self.shared)})"
+        return _name_table(_name_table(self.text, "given", given), "shared", shared)
 
 
 class RowWrite:
@@ -143,16 +143,16 @@ class RowWrite:
     """
 
     def __init__(self, name: str, given: Columns, text: str, *, shared: Columns = NO_COLUMNS) -> None:
-        self._statement = Statement(name, given, text, shared=shared)
-        self._given, self._shared, self._text = given, shared, text.strip()
+        self.statement = Statement(name, given, text, shared=shared)
+        self.given, self.shared, self.text = given, shared, text.strip()
 
     def write(self, connection: sa.Connection, rows: Rows, shared: Values = ()) -> int:
         """Write the rows, and return the number of rows that were written."""
-        values = _list_values(rows, self._given)
+        values = _list_values(rows, self.given)
         if not values:
             return 0
         if connection.dialect.name != "sqlite":
-            return self._statement.execute(connection, values, shared).rowcount
+            return self.statement.execute(connection, values, shared).rowcount
         text, pick = self._for_sqlite
         options = {"preserve_rowcount": True}
         parameters = [pick(row + shared) for row in values]
@@ -164,8 +164,8 @@ class RowWrite:
     @cached_property
     def _for_sqlite(self) -> tuple[str, Callable[[Values], Values]]:
         """The text with a parameter for each use of a column, and what picks the values of these parameters."""
-        indexes = {name: index for index, name in enumerate((*self._given, *self._shared))}
-        text = _FROM_ROWS.sub("", _IN_ORDER.sub("", _translate(self._text)))
+        indexes = {name: index for index, name in enumerate((*self.given, *self.shared))}
+        text = _FROM_ROWS.sub("", _IN_ORDER.sub("", _translate(self.text)))
         used = [indexes[name] for name in _VALUE.findall(text)]
         return _VALUE.sub("?", text), itemgetter(*used)
 
@@ -217,7 +217,7 @@ def _types(columns: Columns) -> str:
 
 
 def _postgres_type(kind: str) -> str:
-    return _POSTGRES_TYPES.get(kind, kind)
+    return POSTGRES_TYPES.get(kind, kind)
 
 
 def _decoded_columns(text: str, flags: Iterable[str]) -> dict[str, Any]:

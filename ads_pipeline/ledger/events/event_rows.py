@@ -101,7 +101,9 @@ INSERT_OWN_EVENTS_TEXT: Final = f"""
         {names(OWN_COLUMNS, prefix="given.")}
     """
 FROM_HEADS_ON_POSTGRES: Final = "FROM given CROSS JOIN shared CROSS JOIN heads"
-FROM_HEADS_ON_SQLITE: Final = "FROM run_head AS heads WHERE heads.run_id = shared.run_id"
+FROM_HEADS_ON_SQLITE: Final = """
+    FROM run_head AS heads CROSS JOIN given CROSS JOIN shared WHERE heads.run_id = shared.run_id
+    """
 _OWN_EVENT: Final[Columns] = {**columns_of(run_events, *OWN_COLUMNS), "position": "integer"}
 _APPEND_OWN_ON_POSTGRES: Final = Statement(
     "append_own_events",
