@@ -159,7 +159,7 @@ QUERIES: Final[Mapping[str, tuple[Query, set[str]]]] = {
         lambda ledger: ledger.days.acknowledged(WINDOW),
         {
             *("control_actions_acknowledging", "control_actions_pkey", "control_action_partitions_pkey"),
-            *("control_actions_by_time", "control_action_partitions_by_key", "demotions_pkey", "failed_fetches_pkey"),
+            *("control_actions_by_time", "control_action_partitions_by_key", "demotions_pkey", FAILED_FETCHES),
             *(POINTERS, *RUNS, *ATTEMPTS),
         },
     ),
