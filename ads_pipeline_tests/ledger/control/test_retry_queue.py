@@ -342,6 +342,17 @@ def test_actions_without_state_change_emit_events(ledger: Ledger, log: EventLog)
     assert events[-7:] == [*(["TerminalMarked", "TerminalCleared", "FetchFailed"] * 2), "ReprocessRequested"]
 
 
+@pytest.mark.invariant("S17")
+def test_mark_follows_from_the_log_of_actions(timed_ledger: Ledger, clock: FakeClock) -> None:
+    """The last action of the two decides, in the order in which they were executed: a clock may go back."""
+    record_verdict(timed_ledger, rejection(registered_runs(timed_ledger, OLD, "r1")[0]))
+    for number, action in enumerate((Action.MARK_TERMINAL, Action.CLEAR_TERMINAL, Action.MARK_TERMINAL)):
+        timed_ledger.actions.execute(action, [OLD], action_request(f"action-{number}"))
+        is_marked = OLD in timed_ledger.retry_queue.find_marked([OLD, FRESH])
+        assert is_marked == (action is Action.MARK_TERMINAL)
+        clock.tick(-timedelta(hours=1))
+
+
 def test_schedule_of_more_attempts_is_kept(timed_ledger: Ledger, clock: FakeClock, backdoor: sa.Engine) -> None:
     """Scheduling from an older read does not overwrite a newer schedule."""
     record_failure(timed_ledger, OLD)
