@@ -27,11 +27,12 @@ from ads_pipeline.orchestration.extraction import build_discovery, build_due_sen
 from ads_pipeline.orchestration.io_manager import PartitionStateIOManager
 from ads_pipeline.orchestration.partitions import define_partitions
 from ads_pipeline.orchestration.resources import RunResources, SensorResources, SourceFactory, SparkResource
-from ads_pipeline.orchestration.run_processes.code_servers import load_runs_ahead
 from ads_pipeline.orchestration.run_processes.lost_lease import end_on_loss
+from ads_pipeline.orchestration.run_processes.origin_files import note_origin
 from ads_pipeline.orchestration.sensors.arrivals_and_loads import build_sensors
 from ads_pipeline.orchestration.sensors.run_completion import build_event_origin
 from ads_pipeline.orchestration.sensors.schedules import build_schedules
+from ads_pipeline.query_file import DEFAULT_QUERIES_FILE
 from ads_pipeline.settings import Settings, read_settings
 from ads_pipeline.storage.durable_files import leave_access_to_umask
 
@@ -53,7 +54,7 @@ def build_definitions(
     resolved = settings or read_settings(os.environ)
     leave_access_to_umask(leave=resolved.access_by_umask)
     configure_logging(resolved.log_format)
-    load_runs_ahead([resolved.queries_file])
+    note_origin([resolved.queries_file, resolved.home / DEFAULT_QUERIES_FILE.name])
     apis = resolved.google_apis
     contracts = read_contracts(resolved.queries_file, apis)
     partitions = define_partitions(apis.start_date)
@@ -83,7 +84,7 @@ def build_definitions(
         schedules = build_schedules(list(apis.queries))
     if resolved.google_ads is not None:
         configuration = _read_client_configuration(resolved, resolved.google_ads)
-        load_runs_ahead(configuration.files)
+        note_origin(configuration.files)
         source_factory = source_factory or build_fetching_source(configuration)
         schedules.append(build_discovery(configuration))
         sensors.append(build_due_sensor(partitions, list(apis.queries), now=now))

@@ -39,6 +39,7 @@ class LogEvent(StrEnum):
     SPARK_STARTED = "spark.started"
     ENGINE_UNAVAILABLE = "engine.unavailable"
     ENGINE_HUNG = "engine.hung"
+    RUN_PROCESS_ENDED = "run_process.ended"
     NOTIFICATION_DELIVERED = "notification.delivered"
     NOTIFICATION_FAILED = "notification.failed"
 
@@ -69,6 +70,10 @@ LOG_EVENTS: Final[Mapping[LogEvent, tuple[int, str]]] = {
     LogEvent.SPARK_STARTED: (logging.INFO, "a Spark session has started"),
     LogEvent.ENGINE_UNAVAILABLE: (logging.WARNING, "the engine cannot be used; Spark starts in this process"),
     LogEvent.ENGINE_HUNG: (logging.WARNING, "the engine's Spark hung; it was ended and starts again"),
+    LogEvent.RUN_PROCESS_ENDED: (
+        logging.WARNING,
+        "the process that waited for the next run has ended; runs load their code themselves for some minutes",
+    ),
     LogEvent.NOTIFICATION_DELIVERED: (logging.INFO, "the webhook took a message"),
     LogEvent.NOTIFICATION_FAILED: (logging.WARNING, "the webhook did not take a message; it is sent again"),
 }

@@ -48,10 +48,11 @@ SPARK_FORM: Final = (
     "with reserved characters in a value percent-encoded, or module:function"
 )
 WEBHOOK_FORM: Final = "https://host/path or http://host/path, without a user name"
-HOME_FORM: Final = "an absolute path without % or a backslash"
+PATH_FORM: Final = "an absolute path without % or a backslash"
+HOME_FORM: Final = "an absolute path without %, ? or a backslash, with which Dagster would open other files"
 LAKE_FORM: Final = (
     "s3://bucket/prefix, gs://bucket/prefix, abfss://container@account.dfs.core.windows.net/prefix, with letters, "
-    f"digits and ._=- in the prefix, or {HOME_FORM}"
+    f"digits and ._=- in the prefix, or {PATH_FORM}"
 )
 MIN_LEASE_SECONDS: Final = 5  # a shorter lease could expire while a busy database delays its renewal
 MAX_LEASE_SECONDS: Final = 86_400
@@ -73,7 +74,7 @@ _SPARK = re.compile(
     r"|sc://" + _HOST + r"(?:/(?:;[A-Za-z0-9_-]+=(?:[^\s;=/?#%]|%[0-9A-Fa-f]{2})*)*)?"
 )
 _WEBHOOK = re.compile(rf"https?://{_HOST}(?:[/?][^\s#@\\]*)?")
-_HOME = re.compile(r"[^\\%]+")  # Delta's libraries decode % in paths and read a backslash as a slash: other files
+_PATH = re.compile(r"[^\\%]+")  # Delta's libraries decode % in paths and read a backslash as a slash: other files
 _BUCKET = re.compile(
     r"(?:(?:s3|gs)://[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]|abfss://[a-z0-9-]{1,63}@[a-z0-9.-]{3,200})"
     r"(?:/(?!\.{1,2}(?:/|$))[A-Za-z0-9._=-]{1,200}){0,20}/?"
@@ -94,14 +95,18 @@ def is_postgres_url(text: str) -> bool:
     return text.isprintable() and _POSTGRES_URL.fullmatch(text) is not None
 
 
+def _is_path(text: str) -> bool:
+    return text.isprintable() and _PATH.fullmatch(text) is not None and _expand_user(text).is_absolute()
+
+
 def _is_home(text: str) -> bool:
-    return text.isprintable() and _HOME.fullmatch(text) is not None and _expand_user(text).is_absolute()
+    return _is_path(text) and "?" not in text  # it begins the options of an address of SQLite
 
 
 # The form of each variable's value, and its check.
 _FORMS: Final[Mapping[str, tuple[str, Callable[[str], object]]]] = {
     "ADS_PIPELINE_HOME": (HOME_FORM, _is_home),
-    "ADS_PIPELINE_LAKE": (LAKE_FORM, lambda text: _BUCKET.fullmatch(text) or _is_home(text)),
+    "ADS_PIPELINE_LAKE": (LAKE_FORM, lambda text: _BUCKET.fullmatch(text) or _is_path(text)),
     "ADS_PIPELINE_DATABASE_URL": (POSTGRES_FORM, is_postgres_url),
     "ADS_PIPELINE_GOOGLE_ADS": (
         "off, env or an absolute path",
@@ -208,9 +213,11 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         for name, (form, is_valid) in _FORMS.items()
         if name in values and not (values[name].isprintable() and is_valid(values[name]))
     ]
-    home = _expand_user(values.get("ADS_PIPELINE_HOME", "~/.ads_pipeline"))
-    if "ADS_PIPELINE_HOME" not in values and not home.is_absolute():
-        problem = "is not set, and this user has no home directory for the default; set it to an absolute path"
+    home = find_home(values)
+    if "ADS_PIPELINE_HOME" not in values and not _is_home(str(home)):
+        has_home = home.is_absolute()
+        reason = "the default cannot be used" if has_home else "this user has no home directory for the default"
+        problem = f"is not set, and {reason}; set it to {HOME_FORM}"
         mistakes.append(Mistake(location="ADS_PIPELINE_HOME", problem=problem))
     lake = _find_lake(values.get("ADS_PIPELINE_LAKE"), home)
     searches = ARRIVAL_SECONDS_OF_A_BUCKET if is_bucket(lake) else MIN_ARRIVAL_SECONDS
@@ -240,6 +247,11 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         sample_text=values.get("ADS_PIPELINE_SAMPLE_TEXT") == "yes",
         access_by_umask=has_access_by_umask(environ),
     )
+
+
+def find_home(environ: Mapping[str, str]) -> Path:
+    """The folder of SQLite and Dagster's files. `read_settings` tells whether it can be used."""
+    return _expand_user(environ.get("ADS_PIPELINE_HOME") or "~/.ads_pipeline")
 
 
 def _find_lake(value: str | None, home: Path) -> str:

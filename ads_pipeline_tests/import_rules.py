@@ -79,8 +79,9 @@ RULES: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
             "query_file",
         },
     ),
+    # The private names of Dagster, and the module of a user's own code location, have computed names.
     "orchestration": (
-        frozenset({"dagster", "dagster_pyspark", "dagster_postgres", "pyspark", "sqlalchemy"}),
+        frozenset({"dagster", "dagster_pyspark", "dagster_postgres", "pyspark", "sqlalchemy", "a computed name"}),
         FOLDERS
         | {
             "query_file",
@@ -94,13 +95,22 @@ RULES: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
             "report",
             "notifications",
             "pipeline",
-            "engine.private_directory",
+            "engine",
             "google_ads.configuration",
         },
     ),
     "definitions": (
         frozenset({"dagster", "dagster_pyspark", "sqlalchemy"}),
-        FOLDERS | {"settings", "spark_session", "contracts", "google_ads.configuration", "orchestration", "ledger"},
+        FOLDERS
+        | {
+            "query_file",
+            "settings",
+            "spark_session",
+            "contracts",
+            "google_ads.configuration",
+            "orchestration",
+            "ledger",
+        },
     ),
 }
 

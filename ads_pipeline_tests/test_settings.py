@@ -351,9 +351,9 @@ def test_misspelt_variable_is_refused_with_suggestion(query_file: Path) -> None:
     assert r"ADS_PIPELINE_\n\x1b[31m: no such" in read_mistakes(query_file, **{"ADS_PIPELINE_\n\x1b[31m": "x"})[0]
 
 
-@pytest.mark.parametrize("home", ["here", "./here", "../here", "a/~", "/a%41", "/srv/100%", "/a\\b", "/a\nb"])
+@pytest.mark.parametrize("home", ["here", "./here", "../here", "a/~", "/a%41", "/srv/100%", "/a?b", "/a\\b", "/a\nb"])
 def test_unusable_home_is_refused(query_file: Path, home: str) -> None:
-    """A relative home depends on the working directory, and the Delta libraries change others."""
+    """A relative home depends on the working directory. The Delta libraries and Dagster change others."""
     (mistake,) = read_mistakes(query_file, **{HOME: home})
     assert mistake == f"{HOME}: must be {HOME_FORM}"
 

@@ -171,5 +171,14 @@ def test_user_without_a_home_directory_is_told_to_name_one(monkeypatch: pytest.M
     assert read_settings({"ADS_PIPELINE_HOME": "/srv/ads"}).home == Path("/srv/ads")
 
 
+def test_home_directory_that_the_default_cannot_use_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message names the characters."""
+    monkeypatch.setenv("HOME", "/home/why?")
+    with pytest.raises(
+        BadSettings, match=r"is not set, and the default cannot be used; set it to .* without %, \? or"
+    ):
+        read_settings({})
+
+
 def _raise_key_error(_uid: int) -> None:
     raise KeyError

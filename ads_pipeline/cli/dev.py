@@ -17,13 +17,12 @@ import typer
 
 from ads_pipeline.cli.dev_start import DagsterStart, report_start
 from ads_pipeline.cli.one_dev import claim_home, require_free_port, require_no_daemon
-from ads_pipeline.engine.address import HAS_UNIX_SOCKETS, needs_engine
+from ads_pipeline.engine.address import HAS_UNIX_SOCKETS, LOCATION, MODULE
 from ads_pipeline.errors import EngineRunFailed
 from ads_pipeline.report.writing import report_path
 from ads_pipeline.settings import DAGSTER_SETTINGS, Settings, abbreviate_home
 from ads_pipeline.storage.durable_files import atomic_write, create_empty_file, make_durable_directories
 
-LOCATION: Final = "ads_pipeline.definitions"
 ENGINE: Final = "ads_pipeline.engine.keeper"
 KEEPER: Final = "ads_pipeline.cli.dagster_keeper"
 LOG: Final = "dev.log"
@@ -54,7 +53,7 @@ def serve(settings: Settings, environ: Mapping[str, str], *, host: str, port: in
     sys.stdout.flush()
     end_by_interrupt()
     with open_log(log) as output:
-        held.append(start_engine(settings, environment, output))
+        held.append(start_engine(environment, output))
         dagster = start_dagster(host, port, environment, output, [each for each in held if each is not None])
     try:
         follow(dagster, DagsterStart(host, port), address, settings)
@@ -155,21 +154,21 @@ def start_dagster(
     )
 
 
-def start_engine(settings: Settings, environment: Mapping[str, str], output: "IO[bytes] | None" = None) -> int | None:
+def start_engine(environment: Mapping[str, str], output: "IO[bytes] | None" = None) -> int | None:
     """Start the engine, which ends when the returned file descriptor is closed in every process that has it.
 
     The engine reads a pipe whose other end is that descriptor. The pipe closes even when the processes are killed.
     """
-    if not (HAS_UNIX_SOCKETS and needs_engine(settings.spark)):
+    if not HAS_UNIX_SOCKETS:
         return None
     reading, writing = os.pipe()
     subprocess.Popen(  # noqa: S603 - no shell, and constant
-        [sys.executable, "-m", ENGINE],
+        [sys.executable, "-m", ENGINE, MODULE, LOCATION],
         env=dict(environment),
         stdin=reading,
         stdout=subprocess.DEVNULL,
         stderr=output,
-        start_new_session=True,  # Ctrl-C lets Dagster end its runs first
+        start_new_session=True,  # Ctrl-C lets Dagster end first
     )
     os.close(reading)
     os.set_inheritable(writing, True)

@@ -18,7 +18,7 @@ from ads_pipeline.cli.groups import GROUPS, load_group
 from ads_pipeline.cli.options import AsJson, Filters, Queries, command
 from ads_pipeline.cli.parsing import open_ledger, parse_queries
 from ads_pipeline.domain.conditions import CONDITIONS
-from ads_pipeline.engine.address import engine_directory
+from ads_pipeline.engine.address import LOCATION, engine_directory
 from ads_pipeline.errors import BadCommand
 from ads_pipeline.log_events import configure_logging
 from ads_pipeline.quoting import count_of
@@ -137,17 +137,24 @@ def dev(
 
 
 @command(app, "engine")
-def engine(settings: Settings) -> None:
-    """Keep one Spark server for all runs of this deployment, until Ctrl-C or SIGTERM. "dev" does so by itself.
+def engine(
+    settings: Settings,
+    *,
+    module: Annotated[
+        str, typer.Option(metavar="NAME", help="The module of the code location whose runs it executes.")
+    ] = LOCATION,
+) -> None:
+    """Execute the runs of this deployment, and keep one Spark server for them, until Ctrl-C or SIGTERM.
 
-    It saves each run the start of a JVM and of Python workers. Spark starts when a run first needs it, and again when
-    it has died. It listens on the loopback address only, for runs of the same user on the same machine. Runs that
-    cannot use it start a Spark of their own. ADS_PIPELINE_SPARK must name a master.
+    "dev" does so by itself. It saves each run the time to load Dagster and the definitions, and the start of a JVM
+    and of Python workers. Spark starts seconds after the engine, and again when it has died; it listens on the
+    loopback address only, for runs of the same user on the same machine. Runs that cannot use it start a Spark of
+    their own. Where ADS_PIPELINE_SPARK names no master, there is no Spark server.
     """
     from ads_pipeline.engine.supervisor import run_engine  # noqa: PLC0415 - only this command needs it
 
     typer.echo(f"the engine of {settings.home} answers runs; its log: {engine_directory(settings.home) / 'log'}")
-    run_engine(settings)
+    run_engine(settings, module)
 
 
 @command(app, "report")

@@ -127,6 +127,14 @@ OUTSIDE_STATES: Final = (
         told="nobody needs to know",
     ),
     open_state(
+        StateKind.FILE,
+        "file of a run that the engine executed",
+        ended_by="the engine, before it starts the next process",
+        within="7 days after the run",
+        otherwise="it stays; a lock that nobody holds says that its process has ended",
+        told="nobody needs to know",
+    ),
+    open_state(
         StateKind.ENGINE,
         "queued run",
         "run that is starting",
@@ -146,8 +154,8 @@ OUTSIDE_STATES: Final = (
     open_state(
         StateKind.ENGINE,
         "started run whose process died",
-        ended_by="`run_completion`, when the lease has expired",
-        within="ADS_PIPELINE_LEASE_SECONDS (120) and 20 seconds",
+        ended_by="Dagster's run monitoring; `run_completion`, when the lease has expired",
+        within="10 seconds; ADS_PIPELINE_LEASE_SECONDS (120) and 20 seconds",
         otherwise="its partitions are requested again",
         told="webhook, `doctor`",
     ),
@@ -186,10 +194,10 @@ OUTSIDE_STATES: Final = (
     open_state(
         StateKind.PROCESS,
         "Spark engine",
-        "standby process",
-        ended_by="the process that started it",
+        "process that waits for a run",
+        ended_by="the engine, which started it",
         within="its own end",
-        otherwise="the next run starts Spark itself",
-        told="the log of the code server",
+        otherwise="the next run loads its code and starts Spark itself",
+        told="the log of the engine",
     ),
 )

@@ -21,8 +21,11 @@ _HTTP2_PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4,
 TOKEN: Final = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 - the name of Spark's variable
 MAX_ANSWER: Final = 4_096
 _MASTER: Final = re.compile(r"local.*|yarn|(?:spark|k8s)://.*")
-UNTIL_STDIN_CLOSES: Final = "--until-stdin-closes"  # an argument of the supervisor
+LOCATION: Final = "ads_pipeline.definitions"  # the module of this package's code location
+UNTIL_STDIN_CLOSES: Final = "--until-stdin-closes"  # arguments of the supervisor: when it ends,
+MODULE: Final = "--module"  # and the module of the code location whose runs it executes
 START, PING = b"start\n", b"ping\n"
+_FOREIGN: Final = "the engine belongs to another user"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,23 +99,39 @@ def is_answering(port: int, seconds: float) -> bool:
         return False
 
 
-def _ask(home: Path, question: bytes, seconds: float) -> Answer | None:
+def exchange(home: Path, question: bytes, seconds: float) -> bytes | None:
+    """The answer of this home's engine to a question. None where no engine was started.
+
+    Raises OSError when the engine does not answer in time, or belongs to another user.
+    """
     if not HAS_UNIX_SOCKETS:
         return None
     try:
         path = engine_link(home).readlink()
     except OSError:
         return None
+    if path.lstat().st_uid != os.geteuid():  # another user's server could return any verdict
+        raise PermissionError(_FOREIGN)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(seconds)
+        connection.connect(str(path))
+        connection.sendall(question)
+        return _receive(connection)
+
+
+def _ask(home: Path, question: bytes, seconds: float) -> Answer | None:
     try:
-        if path.lstat().st_uid != os.geteuid():  # another user's server could return any verdict
-            return Answer(problem="the engine belongs to another user")
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(seconds)
-            connection.connect(str(path))
-            connection.sendall(question)
-            return _parse(_receive(connection))
+        received = exchange(home, question, seconds)
     except OSError as error:
-        return Answer(problem=f"the engine does not answer: {error.strerror or type(error).__name__}")
+        return Answer(problem=describe_silence(error))
+    return None if received is None else _parse(received)
+
+
+def describe_silence(error: OSError) -> str:
+    """Why the engine gave no answer."""
+    if error.args == (_FOREIGN,):
+        return _FOREIGN
+    return f"the engine does not answer: {error.strerror or type(error).__name__}"
 
 
 def _receive(connection: socket.socket) -> bytes:

@@ -23,8 +23,8 @@ def keep_running() -> None:
     delay = FIRST_DELAY
     while True:
         started = time.monotonic()
-        supervisor = subprocess.Popen(  # noqa: S603 - no shell, and constant
-            [sys.executable, "-m", SUPERVISOR, UNTIL_STDIN_CLOSES], stdin=subprocess.PIPE
+        supervisor = subprocess.Popen(  # noqa: S603 - no shell, and the arguments of this program
+            [sys.executable, "-m", SUPERVISOR, UNTIL_STDIN_CLOSES, *sys.argv[1:]], stdin=subprocess.PIPE
         )
         while supervisor.poll() is None:
             if _is_closed_within(1.0):

@@ -1,7 +1,7 @@
-"""Answers runs on a Unix socket, and starts the Spark server: soon after its own start, and again when it has died.
+"""Answers runs and launchers on a Unix socket. Keeps a Spark server for runs, and their processes.
 
-`ads-pipeline engine` and `ads-pipeline dev` run it. A server that has died starts again when a run needs it. One that
-hangs is ended after 30 to 60 seconds; until then runs start their own Spark.
+`ads-pipeline engine` and `ads-pipeline dev` run it. The Spark server starts soon after the engine, and again when
+it has died and a run needs it. One that hangs is ended after 30 to 60 seconds; until then runs start their own Spark.
 """
 
 import logging
@@ -14,10 +14,11 @@ import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.metadata import version
+from itertools import pairwise
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
@@ -26,7 +27,7 @@ from ads_pipeline.engine.address import (
     HAS_UNIX_SOCKETS,
     LIMITS,
     LOOPBACK,
-    MAX_ANSWER,
+    MODULE,
     PING,
     SECONDS_TO_START,
     TOKEN,
@@ -40,6 +41,8 @@ from ads_pipeline.engine.address import (
     needs_engine,
 )
 from ads_pipeline.engine.private_directory import short_lived_directory
+from ads_pipeline.engine.run_processes import RunProcesses
+from ads_pipeline.engine.run_requests import EXECUTE, MAX_REQUEST, RunAnswer, RunRequest
 from ads_pipeline.errors import BadCommand
 from ads_pipeline.log_events import LogEvent, configure_logging, log_event
 from ads_pipeline.settings import Settings, read_settings
@@ -123,52 +126,89 @@ class SparkServer:
                 process.stdout.close()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """What a running engine keeps."""
+
+    spark_server: SparkServer
+    processes: RunProcesses | None  # None: it executes no runs
+
+
 class _Handler(socketserver.StreamRequestHandler):
     def handle(self) -> None:
         server: Any = self.server
-        question = self.rfile.readline(MAX_ANSWER)
-        answer = Answer() if question == PING else server.spark_server.start_if_needed()
+        question = self.rfile.readline(MAX_REQUEST)
         with suppress(OSError):  # the run has gone
-            self.wfile.write(answer.encode())
+            self.wfile.write(server.answer(question).encode())
 
 
 class _Listener(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
     daemon_threads = True
+    request_queue_size = 64
 
-    def __init__(self, path: str, spark_server: SparkServer) -> None:
-        self.spark_server = spark_server
+    def __init__(self, path: str, spark_server: SparkServer, processes: RunProcesses | None) -> None:
+        self._spark_server, self._processes = spark_server, processes
         super().__init__(path, _Handler)
+
+    def answer(self, question: bytes) -> Answer | RunAnswer:
+        if question == PING:
+            return Answer()
+        if not question.startswith(EXECUTE):
+            return self._spark_server.start_if_needed()
+        if self._processes is None:
+            return RunAnswer()
+        try:
+            return self._processes.execute(RunRequest.decode(question.removeprefix(EXECUTE)))
+        except (ValueError, TypeError, KeyError, OSError) as error:  # of another version, or no process can start
+            return RunAnswer(problem=f"the engine cannot execute it: {type(error).__name__}: {error}")
 
 
 @contextmanager
-def engine(settings: Settings, limits: EngineLimits = LIMITS) -> Iterator[SparkServer]:
-    """Answer runs of this deployment until the end of the block. Raises BadCommand when that cannot be."""
-    if not (HAS_UNIX_SOCKETS and needs_engine(settings.spark)):
+def engine(settings: Settings, module: str | None = None, limits: EngineLimits = LIMITS) -> Iterator[Engine]:
+    """Answer runs of this deployment until the end of the block, and execute those of this module's code location.
+
+    Raises BadCommand when that cannot be.
+    """
+    if not (HAS_UNIX_SOCKETS and (module or needs_engine(settings.spark))):
         raise BadCommand("an engine needs Unix sockets, and ADS_PIPELINE_SPARK must name a master")
     if is_running(settings.home):
         raise BadCommand(f"an engine already serves {settings.home}")
     make_durable_directories(engine_directory(settings.home))
     spark_server = SparkServer(spark=settings.spark, log=engine_directory(settings.home) / LOG, limits=limits)
+    processes = RunProcesses(settings.home, module, os.environ) if module else None
     link = engine_link(settings.home)
     with (
         short_lived_directory() as directory,  # only its owner may enter it
-        _Listener(str(directory / "socket"), spark_server) as listener,
+        _Listener(str(directory / "socket"), spark_server, processes) as listener,
     ):
         ended = threading.Event()
-        for target, arguments in ((listener.serve_forever, ()), (spark_server.watch, (ended,))):
-            threading.Thread(target=target, args=arguments, daemon=True).start()
+        threads = [threading.Thread(target=listener.serve_forever, daemon=True)]
+        threads += [
+            threading.Thread(target=keep, args=(ended,), daemon=True)
+            for keep in (spark_server.watch, *([processes.keep_ready] if processes else []))
+        ]
+        for thread in threads:
+            thread.start()
         _point(link, directory / "socket")
         try:
-            yield spark_server
+            yield Engine(spark_server=spark_server, processes=processes)
         finally:
             ended.set()
             listener.shutdown()
+            if processes:
+                processes.stop()
             spark_server.stop()
             if link.is_symlink() and link.readlink() == directory / "socket":
                 link.unlink()
 
 
-def run_engine(settings: Settings, *, until_stdin_closes: bool = False, limits: EngineLimits = LIMITS) -> None:
+def run_engine(
+    settings: Settings,
+    module: str | None = None,
+    *,
+    until_stdin_closes: bool = False,
+    limits: EngineLimits = LIMITS,
+) -> None:
     """Run the engine until SIGTERM or SIGINT, or until standard input closes."""
     ended = threading.Event()
 
@@ -177,10 +217,11 @@ def run_engine(settings: Settings, *, until_stdin_closes: bool = False, limits: 
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
-    with engine(settings, limits) as spark_server:
-        warm_up = threading.Timer(SECONDS_TO_WARM_UP, spark_server.start_if_needed)
-        warm_up.daemon = True
-        warm_up.start()
+    with engine(settings, module, limits) as opened:
+        if needs_engine(settings.spark):
+            warm_up = threading.Timer(SECONDS_TO_WARM_UP, opened.spark_server.start_if_needed)
+            warm_up.daemon = True
+            warm_up.start()
         while not ended.is_set():
             if until_stdin_closes and select.select([sys.stdin], [], [], 1.0)[0]:
                 return
@@ -216,8 +257,13 @@ def _open_for_owner(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
+def _find_module(arguments: Sequence[str]) -> str | None:
+    """The argument after --module."""
+    return next((after for name, after in pairwise(arguments) if name == MODULE), None)
+
+
 if __name__ == "__main__":
     own = read_settings(os.environ)
     configure_logging(own.log_format)
     with suppress(BadCommand):  # another engine serves this deployment's runs as well
-        run_engine(own, until_stdin_closes=UNTIL_STDIN_CLOSES in sys.argv)
+        run_engine(own, _find_module(sys.argv), until_stdin_closes=UNTIL_STDIN_CLOSES in sys.argv)

@@ -16,7 +16,7 @@ from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.readability import DayCondition
 from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.ledger.values import DayWindow
-from ads_pipeline.orchestration.dagster_private import TargetMaterialization
+from ads_pipeline.orchestration.dagster_private import build_target
 from ads_pipeline.orchestration.partitions import warehouse_asset_key
 from ads_pipeline.orchestration.resources import RunResources
 from ads_pipeline.pipeline.day_conditions import UNREADABLE, DayRules, find_gaps
@@ -50,7 +50,7 @@ def evaluate_complete(
     name: str,
     *,
     now: datetime,
-    target: TargetMaterialization | None = None,
+    target: Any | None = None,
 ) -> dg.AssetCheckEvaluation:
     """Evaluate all expected days of a query: failed when a day needs somebody, a warning when one is not readable."""
     apis = settings.google_apis
@@ -82,11 +82,11 @@ def evaluate_complete(
     )
 
 
-def find_last_materialization(instance: dg.DagsterInstance, name: str) -> TargetMaterialization | None:
+def find_last_materialization(instance: dg.DagsterInstance, name: str) -> Any | None:
     """The last materialization of the asset. Without it, Dagster hides the result after each new materialization."""
     for record in instance.get_asset_records([warehouse_asset_key(name)]):
         if (last := record.asset_entry.last_materialization_record) is not None:
-            return TargetMaterialization(storage_id=last.storage_id, run_id=last.run_id, timestamp=last.timestamp)
+            return build_target(last.storage_id, last.run_id, last.timestamp)
     return None
 
 

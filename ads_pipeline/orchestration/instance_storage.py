@@ -4,37 +4,29 @@
 """
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Final
 
-from dagster_postgres import DagsterPostgresStorage, PostgresEventLogStorage
-from dagster_postgres.utils import create_pg_connection, create_pg_engine, retry_pg_creation_fn
+import sqlalchemy as sa
+from dagster_postgres import DagsterPostgresStorage
 
 from ads_pipeline.ledger.postgres_connection import bounded_url
-from ads_pipeline.orchestration.event_storage.dagster_private_storages import (
-    SQLITE_MODULES,
+from ads_pipeline.orchestration import dagster_private
+from ads_pipeline.orchestration.batching import MAX_BATCH
+from ads_pipeline.orchestration.dagster_private import (
     DagsterSqliteStorage,
     LocalArtifactStorage,
     LocalComputeLogManager,
 )
-from ads_pipeline.orchestration.event_storage.event_batches import MAX_BATCH, EventBatches
-from ads_pipeline.orchestration.event_storage.sqlite_events import SqliteEvents
-from ads_pipeline.settings import read_settings, sqlite_url
+from ads_pipeline.settings import read_settings
 from ads_pipeline.storage.durable_files import leave_access_to_umask, make_durable_directories
 
 # Dagster reads it only from the environment, and batches planned events and its own materializations by it.
 BATCH_SIZE: Final = ("DAGSTER_EVENT_BATCH_SIZE", str(MAX_BATCH))
 SCHEMA: Final = "dagster_records"  # the ledger and Dagster both have a table named runs
-
-
-def _sqlite_url(directory: str, name: str) -> str:
-    return sqlite_url(Path(directory).absolute() / f"{name}.db")
-
-
-for module in SQLITE_MODULES:  # Dagster would open another file when the path contains ? or %
-    vars(module)["create_db_conn_string"] = _sqlite_url
+SECONDS_TO_CONNECT_AGAIN: Final = (0.2, 0.4, 0.8, 1.6, 3.2)  # while Postgres starts
 
 
 class _NoOptions:
@@ -45,23 +37,21 @@ class _NoOptions:
         return {}
 
 
-class BatchedSqliteEvents(EventBatches, SqliteEvents):
-    """Storage of events in SQLite."""
-
-
-class BatchedPostgresEvents(EventBatches, PostgresEventLogStorage):
-    """Storage of events in Postgres."""
-
-
 class PostgresStorage(DagsterPostgresStorage):
     """Storage of runs, events and ticks in Postgres."""
 
     def __init__(self, url: str, inst_data: Any) -> None:
         super().__init__(url, should_autocreate_tables=True, inst_data=inst_data)
-        self._events = BatchedPostgresEvents(url)
+        self._events: Any = super().event_log_storage
+        if dagster_private.has_batched_events():
+            from ads_pipeline.orchestration.event_storage.batched_storages import (  # noqa: PLC0415 - only with the names
+                BatchedPostgresEvents,
+            )
+
+            self._events = BatchedPostgresEvents(url)
 
     @property
-    def event_log_storage(self) -> BatchedPostgresEvents:
+    def event_log_storage(self) -> Any:
         return self._events
 
 
@@ -70,10 +60,16 @@ class InstanceStorage(_NoOptions, DagsterSqliteStorage):
 
     def __init__(self, base_dir: str, inst_data: Any = None) -> None:
         super().__init__(base_dir, inst_data)
-        self._events = BatchedSqliteEvents(f"{base_dir}/history/runs")
+        self._events: Any = super().event_log_storage
+        if dagster_private.has_batched_events():
+            from ads_pipeline.orchestration.event_storage.batched_storages import (  # noqa: PLC0415 - only with the names
+                BatchedSqliteEvents,
+            )
+
+            self._events = BatchedSqliteEvents(f"{base_dir}/history/runs")
 
     @property
-    def event_log_storage(self) -> BatchedSqliteEvents:
+    def event_log_storage(self) -> Any:
         return self._events
 
     @classmethod
@@ -119,31 +115,30 @@ def _bounded(url: str) -> str:
 
 
 @contextmanager
-def _creation_lock(url: str) -> Iterator[None]:
+def _creation_lock(url: str) -> Iterator[sa.Connection]:
     """One process after the other: Dagster takes its tables for complete when it sees the first of them."""
-    engine = create_pg_engine(url)
-    try:
-        with engine.begin() as connection:
-            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock(hashtext('{SCHEMA}'))")
-            yield
-    finally:
-        engine.dispose()
+    engine = sa.create_engine(url, poolclass=sa.NullPool)
+    with _connect(engine) as connection, connection.begin():
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock(hashtext('{SCHEMA}'))")
+        yield connection
+
+
+def _connect(engine: sa.Engine) -> sa.Connection:
+    for seconds in SECONDS_TO_CONNECT_AGAIN:
+        try:
+            return engine.connect()
+        except sa.exc.OperationalError:
+            time.sleep(seconds)
+    return engine.connect()
 
 
 def _prepare_database(url: str) -> str:
     """Create Dagster's schema if needed, and return a URL whose search path is this schema only."""
-    engine = create_pg_engine(_bounded(url), isolation_level="AUTOCOMMIT")
-
-    def create_schema() -> None:
-        with create_pg_connection(engine) as connection:
-            # Check first: IF NOT EXISTS requires the CREATE privilege even when the schema exists.
-            if connection.exec_driver_sql(f"SELECT to_regnamespace('{SCHEMA}')").scalar() is None:
-                connection.exec_driver_sql(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}")
-
-    try:
-        retry_pg_creation_fn(create_schema)  # concurrent CREATE SCHEMA IF NOT EXISTS can fail on Postgres
-    finally:
-        engine.dispose()
+    with _creation_lock(_bounded(url)) as connection:
+        # Check first: IF NOT EXISTS requires the CREATE privilege even when the schema exists.
+        if connection.exec_driver_sql(f"SELECT to_regnamespace('{SCHEMA}')").scalar() is None:
+            connection.exec_driver_sql(f"CREATE SCHEMA {SCHEMA}")
+        used = connection.engine.url
     # The option is part of the URL, because the webserver creates its own engines from the URL.
-    options = f"{engine.url.query.get('options', '')} -c search_path={SCHEMA}".strip()
-    return engine.url.update_query_dict({"options": options}).render_as_string(hide_password=False)
+    options = f"{used.query.get('options', '')} -c search_path={SCHEMA}".strip()
+    return used.update_query_dict({"options": options}).render_as_string(hide_password=False)

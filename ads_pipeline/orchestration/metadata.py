@@ -1,6 +1,5 @@
 """Builds the metadata that the Dagster UI shows for runs, loads and verdicts."""
 
-import time
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
@@ -13,7 +12,7 @@ from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import Outcome, RegisteredRun
 from ads_pipeline.errors import AdsPipelineError
 from ads_pipeline.ledger.values import Pointer
-from ads_pipeline.orchestration.dagster_private import TargetMaterialization
+from ads_pipeline.orchestration.dagster_private import build_target
 from ads_pipeline.orchestration.partitions import raw_asset_key
 from ads_pipeline.pipeline.staleness import AssetStatus
 from ads_pipeline.validator.judgement import Judgement
@@ -38,10 +37,10 @@ def find_materializations(
 
 def find_targets(
     context: dg.AssetCheckExecutionContext, asset: dg.AssetKey, keys: Iterable[PartitionKey]
-) -> dict[PartitionKey, TargetMaterialization]:
+) -> dict[PartitionKey, Any]:
     """The materialization that the check of each partition is about. Without it, the UI shows no result."""
     return {
-        key: TargetMaterialization(storage_id=storage_id, run_id=context.run.run_id, timestamp=time.time())
+        key: build_target(storage_id, context.run.run_id)
         for key, storage_id in find_materializations(context.instance, asset, keys).items()
     }
 

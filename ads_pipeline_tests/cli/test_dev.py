@@ -30,7 +30,7 @@ from ads_pipeline.settings import read_settings
 from ads_pipeline_tests.polling import wait_for
 
 settings = read_settings(os.environ)
-start_engine(settings, os.environ)
+start_engine(os.environ)
 wait_for(lambda: is_running(settings.home), 120)
 program = "import os; print(os.readlink(os.environ['ADS_PIPELINE_HOME'] + '/engine/socket'))"
 os.execv(sys.executable, [sys.executable, "-c", program])

@@ -15,7 +15,7 @@ from ads_pipeline.errors import BadSettings
 from ads_pipeline.google_ads import configuration
 from ads_pipeline.google_ads.loopback.credentials import KEY_FILE
 from ads_pipeline.google_ads.loopback.process import ROOTS, LoopbackServer
-from ads_pipeline.orchestration.run_processes.code_servers import origin_files
+from ads_pipeline.orchestration.run_processes.origin_files import origin_files
 from ads_pipeline.settings import read_settings
 
 LOAD = """
@@ -55,14 +55,23 @@ def test_on_imports_the_client_only_in_a_step(tmp_path: Path, server: LoopbackSe
 
 
 @pytest.mark.invariant("L10")
-def test_standby_process_is_outdated_by_new_credentials(tmp_path: Path, server: LoopbackServer) -> None:
-    """The files of the credentials are among those that outdate a process that has loaded the definitions."""
+def test_waiting_process_is_outdated_by_new_credentials(tmp_path: Path, server: LoopbackServer) -> None:
+    """The files of the credentials are among those that outdate a process that has loaded the definitions.
+
+    So is the query file, also the one in the home that does not exist yet.
+    """
     settings = read_settings(
         {"ADS_PIPELINE_HOME": str(tmp_path), "ADS_PIPELINE_GOOGLE_ADS": str(server.configuration)}
     )
     build_definitions(settings)
     folder = server.configuration.parent
-    expected = {settings.queries_file, server.configuration, folder / KEY_FILE, Path(os.environ[ROOTS])}
+    expected = {
+        settings.queries_file,
+        tmp_path / "google_apis.yaml",
+        server.configuration,
+        folder / KEY_FILE,
+        Path(os.environ[ROOTS]),
+    }
     assert expected <= origin_files()
 
 

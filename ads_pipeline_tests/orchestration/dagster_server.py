@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from ads_pipeline.cli.dev import ENGINE
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.engine.address import UNTIL_STDIN_CLOSES
+from ads_pipeline.engine.address import LOCATION, MODULE
 from ads_pipeline_tests import polling
 from ads_pipeline_tests.processes import PROCESS_START, PYTHON_PATH, ROOT
 
@@ -237,10 +237,12 @@ def dagster_server(
     program: Path | None = None,
     directory: Path = ROOT,
     engine: bool = False,
+    module: str = LOCATION,
 ) -> Iterator[DagsterServer]:
     """Run `dagster dev` of this checkout, or `dev` of an installed `ads-pipeline`, and kill it at the end.
 
-    It gets none of the caller's settings. With `engine`, its runs share a Spark server, as in `ads-pipeline dev`.
+    It gets none of the caller's settings. With `engine`, an engine executes the runs of the module's code location,
+    which share a Spark server, as in `ads-pipeline dev`.
     """
     home.mkdir(parents=True, exist_ok=True)
     with socket.socket() as unused:
@@ -253,7 +255,7 @@ def dagster_server(
     own["ADS_PIPELINE_ARRIVAL_SECONDS"] = "60"  # a test seals runs, and then does what the sensor must not do first
     command = [program, "dev"] if program else [sys.executable, "-m", "dagster", "dev"]
     complete = shell | own | dict(environment)
-    with log.open("wb") as output, _engine(complete) if engine else nullcontext():
+    with log.open("wb") as output, _engine(complete, directory, module) if engine else nullcontext():
         process = subprocess.Popen(
             [*command, "--host", "127.0.0.1", "--port", str(port)],
             cwd=directory,
@@ -274,10 +276,10 @@ def dagster_server(
 
 
 @contextmanager
-def _engine(environment: Mapping[str, str]) -> Iterator[None]:
+def _engine(environment: Mapping[str, str], directory: Path, module: str) -> Iterator[None]:
     """Run the engine of the home, which ends when its standard input closes."""
-    command = [sys.executable, "-m", ENGINE, UNTIL_STDIN_CLOSES]
-    with subprocess.Popen(command, cwd=ROOT, env=environment, stdin=subprocess.PIPE):
+    command = [sys.executable, "-m", ENGINE, MODULE, module]
+    with subprocess.Popen(command, cwd=directory, env=environment, stdin=subprocess.PIPE):
         yield
 
 

@@ -15,13 +15,11 @@ import pytest
 import sqlalchemy as sa
 from dagster_postgres import PostgresEventLogStorage
 
-from ads_pipeline.orchestration.batching import batched_events
-from ads_pipeline.orchestration.event_storage.dagster_private_storages import (
-    SqlEventLogStorage,
-    SqliteEventLogStorage,
-)
-from ads_pipeline.orchestration.event_storage.event_batches import MAX_BATCH, EventBatches
-from ads_pipeline.orchestration.instance_storage import BATCH_SIZE, BatchedPostgresEvents, BatchedSqliteEvents
+from ads_pipeline.orchestration.batching import MAX_BATCH, batched_events
+from ads_pipeline.orchestration.dagster_private import SqlEventLogStorage, SqliteEventLogStorage
+from ads_pipeline.orchestration.event_storage.batched_storages import BatchedPostgresEvents, BatchedSqliteEvents
+from ads_pipeline.orchestration.event_storage.event_batches import EventBatches
+from ads_pipeline.orchestration.instance_storage import BATCH_SIZE
 
 # Partitioned checks and backfill policies are beta features.
 pytestmark = pytest.mark.filterwarnings("ignore::dagster.BetaWarning", "ignore::dagster.PreviewWarning")
@@ -32,7 +30,7 @@ TABLES = ("event_logs", "asset_keys", "asset_event_tags", "asset_check_execution
 TIMES_OF_INSERTION = {"create_timestamp"}
 FORK = """
 import os, sys
-from ads_pipeline.orchestration.instance_storage import BatchedSqliteEvents
+from ads_pipeline.orchestration.event_storage.batched_storages import BatchedSqliteEvents
 storage = BatchedSqliteEvents(sys.argv[1])
 storage.add_dynamic_partitions("keys", ["parent"])
 if child := os.fork():

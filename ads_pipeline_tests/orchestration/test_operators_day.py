@@ -12,6 +12,7 @@ from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import Action, Status
 from ads_pipeline.ledger.events.event_reader import EventReader
 from ads_pipeline.ledger.ledger import Ledger
+from ads_pipeline.orchestration.run_launcher import PROCESS_TAG
 from ads_pipeline.orchestration.sensors.run_tags import CUSTOMERS_TAG, DAYS_TAG, QUERY_TAG, START
 from ads_pipeline_tests.builders import write_sealed_run
 from ads_pipeline_tests.example_counts import TIMES
@@ -169,13 +170,20 @@ def _recent(customer: int, day: int, query_name: str = QUERY) -> PartitionKey:
 
 
 def _find_requested(server: DagsterServer) -> list[dict[str, str]]:
-    """The tags of the runs that the sensor `raw_arrivals` requested."""
-    return [tags for tags in server.run_tags().values() if tags.get("dagster/sensor_name") == "raw_arrivals"]
+    """The tags with which the sensor `raw_arrivals` requested runs. The launcher adds another one later."""
+    return [
+        {name: value for name, value in tags.items() if name != PROCESS_TAG}
+        for tags in server.run_tags().values()
+        if tags.get("dagster/sensor_name") == "raw_arrivals"
+    ]
 
 
 def _is_background(tags: Mapping[str, str]) -> bool:
-    """Whether a schedule requested the run, or the sensor that keeps the checks current."""
-    return "dagster/schedule_name" in tags or tags.get("dagster/sensor_name") == "readable_changes"
+    """Whether a schedule requested the run, or a sensor that keeps the checks or the report current."""
+    return "dagster/schedule_name" in tags or tags.get("dagster/sensor_name") in {
+        "readable_changes",
+        "report_changes",
+    }
 
 
 def _final_run_statuses(deployment: LocalDeployment) -> dict[str, str] | None:

@@ -1,6 +1,6 @@
 """Stores events of a run together, where Dagster's storages would store each in transactions of its own.
 
-`instance_storage` adds `EventBatches` to Dagster's storages. Assets and checks collect their events with
+`batched_storages` adds `EventBatches` to Dagster's storages. Assets and checks collect their events with
 `batching.batched_events`.
 """
 
@@ -13,12 +13,8 @@ from typing import Final
 import dagster as dg
 import sqlalchemy as sa
 
-from ads_pipeline.orchestration.dagster_private import PlannedCheck
-from ads_pipeline.orchestration.event_storage.dagster_private_storages import (
-    AssetCheckExecutionRecordStatus,
-    CheckExecutions,
-    SqlEventLogStorage,
-)
+from ads_pipeline.orchestration.batching import MAX_BATCH
+from ads_pipeline.orchestration.dagster_private import CheckExecutions, CheckStatus, PlannedCheck, SqlEventLogStorage
 
 ASSET_EVENTS: Final = frozenset(
     {
@@ -30,7 +26,6 @@ ASSET_EVENTS: Final = frozenset(
 CHECK_EVENTS: Final = frozenset(
     {dg.DagsterEventType.ASSET_CHECK_EVALUATION, dg.DagsterEventType.ASSET_CHECK_EVALUATION_PLANNED}
 )
-MAX_BATCH: Final = 1_000  # events in one transaction: about 0.3 s, in which other writers of the database wait
 
 
 class EventBatches(SqlEventLogStorage):
@@ -103,7 +98,7 @@ class EventBatches(SqlEventLogStorage):
             "asset_key": data.asset_key.to_string(),
             "check_name": data.check_name,
             "run_id": event.run_id,
-            "execution_status": AssetCheckExecutionRecordStatus.PLANNED.value,
+            "execution_status": CheckStatus.PLANNED.value,
             "evaluation_event": dg.serialize_value(event),
             "evaluation_event_timestamp": datetime.fromtimestamp(event.timestamp, UTC).replace(tzinfo=None),
             "evaluation_event_storage_id": event_id,

@@ -1,1 +1,1 @@
-"""How runs get their processes: from a process that has loaded everything before, where there is one."""
+"""The process of a run: it waits with everything loaded, executes one run, and ends when that has lost its lease."""

@@ -1,8 +1,8 @@
 """Ends the process of a run that has lost its lease.
 
 Other runs may have taken its partitions, and the ledger refuses its writes. The process may wait for a database or an
-engine that does not answer, so it is ended without a word to either. Dagster's code server reports the run as failed;
-where that has died too, the sensor `run_completion` does.
+engine that does not answer, so it is ended without a word to either. Dagster's daemon or code server reports the run
+as failed; where both have died too, the sensor `run_completion` does.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""Imports what the steps of a run import when they first use it. Only a standby process imports this module."""
+"""Imports what the steps of a run import when they first use it. Only a process that waits imports it."""
 # ruff: noqa: F401
 
 import dagster_pyspark
