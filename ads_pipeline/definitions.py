@@ -23,15 +23,15 @@ from ads_pipeline.orchestration.assets import build_assets
 from ads_pipeline.orchestration.catalog import build_external_assets, build_report
 from ads_pipeline.orchestration.complete_check import build_complete_check
 from ads_pipeline.orchestration.due_partitions import DUE_SCHEMA, read_due
-from ads_pipeline.orchestration.extraction import build_discovery, build_due_sensor, build_fetching_source
+from ads_pipeline.orchestration.fetching import build_fetching_source
 from ads_pipeline.orchestration.io_manager import PartitionStateIOManager
 from ads_pipeline.orchestration.partitions import define_partitions
 from ads_pipeline.orchestration.resources import RunResources, SensorResources, SourceFactory, SparkResource
 from ads_pipeline.orchestration.run_processes.lost_lease import end_on_loss
 from ads_pipeline.orchestration.run_processes.origin_files import note_origin
-from ads_pipeline.orchestration.sensors.arrivals_and_loads import build_sensors
+from ads_pipeline.orchestration.schedules import build_schedules
 from ads_pipeline.orchestration.sensors.run_completion import build_event_origin
-from ads_pipeline.orchestration.sensors.schedules import build_schedules
+from ads_pipeline.orchestration.sensors.sensor_list import build_sensors
 from ads_pipeline.query_file import DEFAULT_QUERIES_FILE
 from ads_pipeline.settings import Settings, read_settings
 from ads_pipeline.storage.durable_files import leave_access_to_umask
@@ -55,6 +55,11 @@ def build_definitions(
     leave_access_to_umask(leave=resolved.access_by_umask)
     configure_logging(resolved.log_format)
     note_origin([resolved.queries_file, resolved.home / DEFAULT_QUERIES_FILE.name])
+    configuration = None
+    if resolved.google_ads is not None:
+        configuration = _read_client_configuration(resolved, resolved.google_ads)
+        note_origin(configuration.files)
+        source_factory = source_factory or build_fetching_source(configuration)
     apis = resolved.google_apis
     contracts = read_contracts(resolved.queries_file, apis)
     partitions = define_partitions(apis.start_date)
@@ -78,16 +83,11 @@ def build_definitions(
             partitions,
             list(apis.queries),
             arrival_interval=resolved.arrival_interval,
+            fetches=configuration is not None,
             has_webhook=resolved.webhook is not None,
             now=now,
         )
-        schedules = build_schedules(list(apis.queries))
-    if resolved.google_ads is not None:
-        configuration = _read_client_configuration(resolved, resolved.google_ads)
-        note_origin(configuration.files)
-        source_factory = source_factory or build_fetching_source(configuration)
-        schedules.append(build_discovery(configuration))
-        sensors.append(build_due_sensor(partitions, list(apis.queries), now=now))
+        schedules = build_schedules(list(apis.queries), configuration)
     factory = source_factory or resources.build_external_source
     return dg.Definitions(
         assets=[*assets, build_report(list(apis.queries), resolved, now=now), *external],

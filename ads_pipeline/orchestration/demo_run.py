@@ -17,9 +17,9 @@ from ads_pipeline.ledger.events.snapshots import Follower
 from ads_pipeline.orchestration.catalog import REPORT_KEY
 from ads_pipeline.orchestration.partitions import CUSTOMERS, asset_keys, find_invalid_customers
 from ads_pipeline.orchestration.resources import build_sensor_resources, open_ledger_engine
+from ads_pipeline.orchestration.run_tags import range_tags
 from ads_pipeline.orchestration.sensors.readable_changes import check_keys
 from ads_pipeline.orchestration.sensors.run_completion import close_finished_runs
-from ads_pipeline.orchestration.sensors.run_tags import range_tags
 from ads_pipeline.report.writing import report_path
 from ads_pipeline.settings import Settings
 

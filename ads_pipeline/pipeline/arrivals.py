@@ -18,6 +18,7 @@ from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline.raw.seal import Seal
 from ads_pipeline.raw.source import Landed
 
+SENSOR_WINDOW: Final = timedelta(days=92)  # the days that each tick of a sensor searches
 DAYS_READ_ONE_BY_ONE: Final = 1_000  # of more, if most days have changed, one walk over a disk is cheaper
 FORGET_AFTER: Final = timedelta(minutes=30)
 HasContract = Callable[[str, str], bool]  # of a query and a schema version

@@ -30,8 +30,8 @@ from ads_pipeline_tests.conditions.cases import (
 from ads_pipeline_tests.conditions.surfaces import Surfaces, finder_of, read_surfaces
 from ads_pipeline_tests.conditions.table import condition_table
 from ads_pipeline_tests.orchestration.builders import open_location
-from ads_pipeline_tests.orchestration.sensors.test_arrivals_and_loads import tick
 from ads_pipeline_tests.orchestration.sensors.test_readable_changes import SENSOR, execute_checks
+from ads_pipeline_tests.orchestration.sensors.ticks import tick
 from ads_pipeline_tests.pipeline.builders import QUERY
 from ads_pipeline_tests.test_docs import marked_section
 

@@ -25,7 +25,7 @@ from ads_pipeline_tests.builders import key
 from ads_pipeline_tests.google_ads.agency import CANCELED, DENIED, DISABLED, GOOD, REFUSED, agency
 from ads_pipeline_tests.google_ads.builders import LOGIN, failing
 from ads_pipeline_tests.orchestration.builders import Location, open_location
-from ads_pipeline_tests.orchestration.sensors import test_arrivals_and_loads
+from ads_pipeline_tests.orchestration.sensors import ticks
 from ads_pipeline_tests.pipeline.builders import visible_runs
 
 DAYS = 30
@@ -183,9 +183,9 @@ def test_closed_days_are_requested_for_every_account(server: LoopbackServer, loc
     """The sensor asks for the newest closed week of each account that is not parked, in few runs."""
     server.answer(agency())
     assert discover(location).success
-    result = test_arrivals_and_loads.tick(location, "days_due")
+    result = ticks.tick(location, "days_due")
     requests = result.run_requests or []
-    due = {partition for each in requests for partition in test_arrivals_and_loads.due_partitions(each)}
+    due = {partition for each in requests for partition in ticks.due_partitions(each)}
     assert {each.query_name for each in due} == set(location.settings.google_apis.queries)
     assert CANCELED not in {each.customer_id for each in due}
     assert len(requests) == 1, "fresh days and older ones are one request of each account and query"
@@ -194,7 +194,7 @@ def test_closed_days_are_requested_for_every_account(server: LoopbackServer, loc
 
 def test_new_accounts_are_requested_by_the_next_ticks(server: LoopbackServer, location: Location) -> None:
     """A tick before discovery, and one that adds customers to Dagster, do not delay the first fetch."""
-    tick, ledger = test_arrivals_and_loads.tick, location.deployment.ledger
+    tick, ledger = ticks.tick, location.deployment.ledger
     interval = location.defs.resolve_sensor_def("days_due").minimum_interval_seconds
     assert interval is not None
     assert interval <= 60

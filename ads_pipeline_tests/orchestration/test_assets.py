@@ -19,7 +19,7 @@ from ads_pipeline.ledger.control.leases import Lease
 from ads_pipeline.ledger.state.registration import Registrations
 from ads_pipeline.ledger.values import StateFilter
 from ads_pipeline.orchestration.complete_check import COMPLETE, evaluate_complete
-from ads_pipeline.orchestration.sensors.run_tags import range_tags
+from ads_pipeline.orchestration.run_tags import range_tags
 from ads_pipeline.raw import discovery, disk_runs
 from ads_pipeline_tests.ledger.builders import action_request
 from ads_pipeline_tests.orchestration.builders import RAW, WAREHOUSE, Location, dagster_keys, open_location

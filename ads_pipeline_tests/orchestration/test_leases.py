@@ -38,7 +38,7 @@ from ads_pipeline_tests.orchestration.builders import (
     open_resources,
     request_partitions,
 )
-from ads_pipeline_tests.orchestration.sensors.test_arrivals_and_loads import create_run, tick
+from ads_pipeline_tests.orchestration.sensors.ticks import create_run, tick
 from ads_pipeline_tests.pipeline.builders import (
     QUERY,
     key,
@@ -240,7 +240,7 @@ from ads_pipeline.definitions import build_definitions
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.state.loads import Loads
 from ads_pipeline.ledger.state.verdicts import Verdicts
-from ads_pipeline.orchestration.sensors.run_tags import range_tags
+from ads_pipeline.orchestration.run_tags import range_tags
 from ads_pipeline.orchestration.partitions import asset_keys
 from ads_pipeline.settings import read_settings
 

@@ -12,8 +12,8 @@ from ads_pipeline.domain.transitions import Action
 from ads_pipeline.pipeline.demote_and_restore import demote, restore
 from ads_pipeline_tests.ledger.builders import action_request
 from ads_pipeline_tests.orchestration.builders import WAREHOUSE, Location, open_location
-from ads_pipeline_tests.orchestration.sensors.test_arrivals_and_loads import tick
 from ads_pipeline_tests.orchestration.sensors.test_readable_changes import SENSOR, execute_checks
+from ads_pipeline_tests.orchestration.sensors.ticks import tick
 from ads_pipeline_tests.orchestration.test_readable_check import shown
 from ads_pipeline_tests.pipeline.builders import V2, key, seal_run
 

@@ -1,16 +1,13 @@
 """Tests the next steps for a partition, case by case."""
 
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from ads_pipeline.cli.state.partition_report import SENSOR_WINDOW
 from ads_pipeline.domain.conditions import GapReason
 from ads_pipeline.domain.freshness import StaleReason
 from ads_pipeline.domain.transitions import Status
-from ads_pipeline.orchestration.sensors.arrivals_and_loads import LOOKBACK
 from ads_pipeline.pipeline.next_steps import PartitionFacts, next_command, next_steps
 from ads_pipeline.pipeline.restorable_runs import RestorableRun
 
@@ -237,9 +234,3 @@ def test_next_command_is_the_first_of_the_steps() -> None:
 def test_cases_cover_every_status() -> None:
     """The cases above cover every status and an absent state row."""
     assert {facts["status"] for facts, _steps in CASES.values()} == {None, *Status}
-
-
-def test_sensor_window_matches_the_sensors() -> None:
-    """The window in the advice equals the window of Dagster's sensors."""
-    assert SENSOR_WINDOW == LOOKBACK
-    assert timedelta(days=92) == LOOKBACK

@@ -5,7 +5,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Final
 
 from ads_pipeline.cli.output import format_instant
@@ -19,6 +19,7 @@ from ads_pipeline.errors import RawUnavailable
 from ads_pipeline.ledger.control.retries import RetryForecast
 from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.ledger.values import Attempt, PartitionAction, Pointer, PublicationStatus
+from ads_pipeline.pipeline.arrivals import SENSOR_WINDOW
 from ads_pipeline.pipeline.day_conditions import DayRules, describe_days
 from ads_pipeline.pipeline.extraction.account_days import AccountDays
 from ads_pipeline.pipeline.next_steps import PartitionFacts, find_facts, find_next_commands
@@ -31,7 +32,6 @@ from ads_pipeline.raw.seal import Seal
 from ads_pipeline.settings import Settings
 
 EVENTS_SHOWN: Final = 12
-SENSOR_WINDOW: Final = timedelta(days=92)  # Dagster's sensors ignore older days
 ACTION_PARTICIPLES: Final = {"withdraw": "withdrawn", "requeue": "requeued", "enqueue": "enqueued"}
 
 

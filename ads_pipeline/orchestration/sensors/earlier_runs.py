@@ -12,7 +12,7 @@ import dagster as dg
 from ads_pipeline.domain.partition import PartitionKey, parse_dagster_key
 from ads_pipeline.errors import BadName
 from ads_pipeline.orchestration.due_partitions import read_run_config
-from ads_pipeline.orchestration.sensors.run_tags import partition_names
+from ads_pipeline.orchestration.run_tags import partition_names
 
 REQUEST_TAG: Final = "ads_pipeline/request"
 SENSOR_TAG: Final = "ads_pipeline/requested_by"

@@ -27,15 +27,15 @@ from ads_pipeline.orchestration.complete_check import evaluate_complete, find_la
 from ads_pipeline.orchestration.due_partitions import build_run_config, digest_of
 from ads_pipeline.orchestration.partitions import CUSTOMERS, DATE, asset_keys, raw_asset_key, warehouse_asset_key
 from ads_pipeline.orchestration.resources import SensorResources
-from ads_pipeline.orchestration.sensors.earlier_runs import leaving_out, parse_names
-from ads_pipeline.orchestration.sensors.run_requests import cover_with_ranges
-from ads_pipeline.orchestration.sensors.run_tags import (
+from ads_pipeline.orchestration.run_tags import (
     QUERY_TAG,
     describe_range,
     log_requests,
     partition_names,
     range_tags,
 )
+from ads_pipeline.orchestration.sensors.earlier_runs import leaving_out, parse_names
+from ads_pipeline.orchestration.sensors.run_requests import cover_with_ranges
 from ads_pipeline.pipeline.day_conditions import DayRules, describe_days, find_days
 
 OVERLAP: Final = timedelta(minutes=10)  # an event may become visible later than its time

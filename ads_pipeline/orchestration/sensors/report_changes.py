@@ -9,8 +9,8 @@ from ads_pipeline.errors import ReportNotWritten
 from ads_pipeline.ledger.transactions import Clock
 from ads_pipeline.orchestration.catalog import BASIS_TAG, REPORT_KEY
 from ads_pipeline.orchestration.resources import SensorResources
+from ads_pipeline.orchestration.run_tags import WHY_TAG
 from ads_pipeline.orchestration.sensors.earlier_runs import REQUEST_TAG, was_never_queued
-from ads_pipeline.orchestration.sensors.run_tags import WHY_TAG
 from ads_pipeline.report.basis import find_basis
 
 INTERVAL_SECONDS: Final = 30

@@ -13,9 +13,17 @@ from typing import Final
 import dagster as dg
 
 from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.domain.rectangles import cover
 from ads_pipeline.domain.retry import Lane, lane_for
 from ads_pipeline.orchestration.due_partitions import build_run_config, digest_of
 from ads_pipeline.orchestration.partitions import CUSTOMER, CUSTOMERS, DATE, drop_invalid_customers
+from ads_pipeline.orchestration.run_tags import (
+    RANGE_TAGS,
+    WHY_TAG,
+    describe_range,
+    log_requests,
+    range_tags,
+)
 from ads_pipeline.orchestration.sensors.earlier_runs import (
     REQUEST_TAG,
     SENSOR_TAG,
@@ -24,14 +32,7 @@ from ads_pipeline.orchestration.sensors.earlier_runs import (
     find_failed_requests,
     find_in_progress,
 )
-from ads_pipeline.orchestration.sensors.rectangles import cover
-from ads_pipeline.orchestration.sensors.run_tags import (
-    RANGE_TAGS,
-    WHY_TAG,
-    describe_range,
-    log_requests,
-    range_tags,
-)
+from ads_pipeline.pipeline.arrivals import SENSOR_WINDOW
 from ads_pipeline.quoting import count_of
 
 _LOG: Final = logging.getLogger(__name__)
@@ -68,6 +69,11 @@ class RequestedPartitions:
 
     def assets(self, query_names: Iterable[str]) -> list[dg.AssetKey]:
         return [build_key(name) for name in query_names for build_key in self.asset_keys]
+
+
+def recent_days(now: datetime) -> tuple[date, date]:
+    """The days that every tick searches, both included."""
+    return now.date() - SENSOR_WINDOW, now.date()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

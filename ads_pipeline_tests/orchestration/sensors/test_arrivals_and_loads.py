@@ -17,16 +17,16 @@ from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.run_snapshots import RunStatus
 from ads_pipeline.errors import LeaseLost, LedgerUnavailable, RawUnavailable
 from ads_pipeline.ledger.events.event_reader import EventReader
-from ads_pipeline.orchestration.due_partitions import read_run_config
 from ads_pipeline.orchestration.partitions import CUSTOMERS, define_partitions
-from ads_pipeline.orchestration.sensors.arrivals_and_loads import CUSTOMERS_INTERVAL, LOAD_GRACE_PERIOD
+from ads_pipeline.orchestration.run_tags import CUSTOMERS_TAG, DAYS_TAG, END, QUERY_TAG, START
 from ads_pipeline.orchestration.sensors.earlier_runs import REQUEST_TAG
+from ads_pipeline.orchestration.sensors.raw_arrivals import CUSTOMERS_INTERVAL
 from ads_pipeline.orchestration.sensors.run_completion import build_event_origin
 from ads_pipeline.orchestration.sensors.run_requests import (
     RequestedPartitions,
     build_run_requests,
 )
-from ads_pipeline.orchestration.sensors.run_tags import CUSTOMERS_TAG, DAYS_TAG, END, QUERY_TAG, START
+from ads_pipeline.orchestration.sensors.states_to_load import LOAD_GRACE_PERIOD
 from ads_pipeline.pipeline.loading import Loader, LoadResult
 from ads_pipeline_tests.ledger.builders import FakeClock, open_part
 from ads_pipeline_tests.orchestration.builders import (
@@ -36,6 +36,13 @@ from ads_pipeline_tests.orchestration.builders import (
     open_location,
     open_resources,
     request_partitions,
+)
+from ads_pipeline_tests.orchestration.sensors.ticks import (
+    crash_run,
+    create_run,
+    execute_requests,
+    requested_ranges,
+    tick,
 )
 from ads_pipeline_tests.pipeline.builders import QUERY, key, seal_run, seal_unknown_version, visible_runs
 
@@ -52,44 +59,6 @@ def clock() -> FakeClock:
 def location(tmp_path: Path, spark: SparkSession, clock: FakeClock) -> Iterator[Location]:
     with open_location(tmp_path / "home", spark, clock=clock) as opened:
         yield opened
-
-
-def tick(location: Location, name: str = "raw_arrivals", *, cursor: str | None = None) -> dg.SensorResult:
-    """Evaluate a sensor once, and add the customers that it requests as the daemon does."""
-    sensor = location.defs.resolve_sensor_def(name)
-    defined: Any = location.defs.resources
-    names = sensor.required_resource_keys
-    with (
-        dg.build_resources({name: defined[name] for name in (*names, "ledger_engine")}) as resources,
-        dg.build_sensor_context(instance=location.instance, definitions=location.defs, cursor=cursor) as context,
-    ):
-        result = sensor(context, **{name: getattr(resources, name) for name in names})
-    assert isinstance(result, dg.SensorResult)
-    for request in result.dynamic_partitions_requests or []:
-        location.instance.add_dynamic_partitions(CUSTOMERS, list(request.partition_keys))
-    return result
-
-
-def requested_ranges(result: dg.SensorResult) -> list[str]:
-    tags = [dict(request.tags or {}) for request in result.run_requests or []]
-    return [f"{each[START]}..{each[END]}" for each in tags]
-
-
-def due_partitions(request: dg.RunRequest) -> set[PartitionKey]:
-    """The partitions that the requested run is for."""
-    return set(read_run_config(request.run_config or {}, "google_ads") or ())
-
-
-def execute_requests(location: Location, result: dg.SensorResult) -> None:
-    """Execute the requested runs in this process."""
-    for request in result.run_requests or []:
-        start, end = (_parsed(request.tags[tag]) for tag in (START, END))
-        location.run([start, end], request.asset_selection or (), tags=request.tags, run_config=request.run_config)
-
-
-def _parsed(name: str) -> PartitionKey:
-    customer, day = name.split("|")
-    return key(int(customer), int(day[-2:]))
 
 
 @pytest.mark.invariant("O1", "O2")
@@ -249,7 +218,7 @@ def test_unloaded_partitions_are_requested(
     location: Location, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Loads of unpublished successes are requested after a grace period, for the warehouse asset only."""
-    monkeypatch.setattr("ads_pipeline.orchestration.sensors.arrivals_and_loads.LOOKBACK", timedelta(days=40_000))
+    monkeypatch.setattr("ads_pipeline.orchestration.sensors.run_requests.SENSOR_WINDOW", timedelta(days=40_000))
     location.add_customers(1, 2)
     runs = [seal_run(location.deployment, key(1)), seal_run(location.deployment, key(2))]
     location.deployment.pipeline.judge_and_load(runs[:1])
@@ -312,22 +281,6 @@ def test_run_sealed_during_a_load_is_requested(location: Location, monkeypatch: 
         "r2",
     ]
     assert requested_ranges(tick(location)) == []
-
-
-def create_run(location: Location, *keys: PartitionKey) -> dg.DagsterRun:
-    """Create a run over the range of these partitions without starting it."""
-    tags = {START: keys[0].dagster_key, END: keys[-1].dagster_key}
-    job = location.defs.resolve_implicit_global_asset_job_def()
-    return location.instance.create_run_for_job(job, tags=tags, asset_selection=frozenset([RAW, WAREHOUSE]))
-
-
-def crash_run(location: Location, *keys: PartitionKey) -> dg.DagsterRun:
-    """Start a run, register the sealed runs of these partitions, and stop it without its last events."""
-    crashed = create_run(location, *keys)
-    with open_resources(location, build_event_origin(crashed)) as resources:
-        resources.claim(keys)
-        resources.seals.register(resources.source.land(keys).runs)
-    return crashed
 
 
 @pytest.mark.parametrize(

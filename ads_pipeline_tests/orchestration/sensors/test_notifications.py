@@ -45,7 +45,7 @@ from ads_pipeline_tests.ledger.builders import (
     sealed_runs,
 )
 from ads_pipeline_tests.orchestration.builders import Location, open_location
-from ads_pipeline_tests.orchestration.sensors.test_arrivals_and_loads import tick
+from ads_pipeline_tests.orchestration.sensors.ticks import tick
 from ads_pipeline_tests.webhook_server import SECRET, WebhookServer, answer_with, close_without_answer, running_server
 
 INTERVAL = timedelta(seconds=INTERVAL_SECONDS)

@@ -13,10 +13,10 @@ from dagster._core.test_utils import create_run_for_test
 from pyspark.sql import SparkSession
 
 from ads_pipeline.orchestration.due_partitions import RESOURCE
-from ads_pipeline.orchestration.sensors.run_tags import END, START
+from ads_pipeline.orchestration.run_tags import END, START
 from ads_pipeline_tests.ledger.builders import FakeClock
 from ads_pipeline_tests.orchestration.builders import RAW, WAREHOUSE, Location, open_location
-from ads_pipeline_tests.orchestration.sensors.test_arrivals_and_loads import requested_ranges, tick
+from ads_pipeline_tests.orchestration.sensors.ticks import requested_ranges, tick
 from ads_pipeline_tests.pipeline.builders import key, seal_run
 
 RANGE = {START: key(1, 1).dagster_key, END: key(1, 1).dagster_key}

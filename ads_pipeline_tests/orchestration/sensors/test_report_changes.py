@@ -14,7 +14,7 @@ from ads_pipeline.orchestration.catalog import REPORT_KEY
 from ads_pipeline.orchestration.sensors.report_changes import RETRY_AFTER, UNCHANGED
 from ads_pipeline_tests.ledger.builders import FakeClock, accepted_runs, key
 from ads_pipeline_tests.orchestration.builders import Location, open_location
-from ads_pipeline_tests.orchestration.sensors.test_arrivals_and_loads import tick
+from ads_pipeline_tests.orchestration.sensors.ticks import tick
 
 NO_SPARK = cast("SparkSession", None)
 NAME = "report_changes"

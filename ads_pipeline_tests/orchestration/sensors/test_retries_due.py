@@ -17,12 +17,12 @@ from ads_pipeline.domain.retry import RETRY_POLICY as OPERATOR
 from ads_pipeline.domain.transitions import Action, Status
 from ads_pipeline.ledger import database
 from ads_pipeline.orchestration.resources import SensorResources
+from ads_pipeline.orchestration.run_tags import END, START
 from ads_pipeline.orchestration.sensors.run_requests import PRIORITY_TAG
-from ads_pipeline.orchestration.sensors.run_tags import END, START
 from ads_pipeline.raw.source import Landed
 from ads_pipeline_tests.ledger.builders import FakeClock, action_request
 from ads_pipeline_tests.orchestration.builders import Location, dagster_keys, open_location
-from ads_pipeline_tests.orchestration.sensors import test_arrivals_and_loads
+from ads_pipeline_tests.orchestration.sensors import ticks
 from ads_pipeline_tests.pipeline.builders import FACTS, key, rows_for, seal_invalid_run, visible_runs
 
 
@@ -60,7 +60,7 @@ def location(tmp_path: Path, spark: SparkSession, clock: FakeClock) -> Iterator[
 
 
 def tick(location: Location) -> dg.SensorResult:
-    return test_arrivals_and_loads.tick(location, "retries_due")
+    return ticks.tick(location, "retries_due")
 
 
 def requested_ranges(result: dg.SensorResult) -> list[tuple[str, str, str]]:

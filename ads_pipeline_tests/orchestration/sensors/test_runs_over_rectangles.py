@@ -13,9 +13,9 @@ from pyspark.sql import SparkSession
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.errors import LedgerUnavailable
 from ads_pipeline.orchestration.partitions import asset_keys, define_partitions
+from ads_pipeline.orchestration.run_tags import QUERY_TAG
 from ads_pipeline.orchestration.sensors.readable_changes import check_keys
 from ads_pipeline.orchestration.sensors.run_requests import build_run_requests
-from ads_pipeline.orchestration.sensors.run_tags import QUERY_TAG
 from ads_pipeline.pipeline.loading import Loader
 from ads_pipeline_tests.ledger.builders import FakeClock
 from ads_pipeline_tests.ledger.test_database_constraints import read_all_tables
@@ -27,7 +27,7 @@ from ads_pipeline_tests.orchestration.builders import (
     open_location,
     request_partitions,
 )
-from ads_pipeline_tests.orchestration.sensors.test_arrivals_and_loads import (
+from ads_pipeline_tests.orchestration.sensors.ticks import (
     due_partitions,
     execute_requests,
     requested_ranges,

@@ -1,4 +1,4 @@
-"""Builds the sensors `raw_arrivals` and `states_to_load`, and lists all sensors.
+"""Builds the sensor `raw_arrivals`: it requests runs for sealed runs that have no verdict, and adds customers.
 
 When the ledger is out of reach a tick fails; it never skips.
 """
@@ -15,41 +15,26 @@ from ads_pipeline.domain.partition import PartitionKey, parse_date
 from ads_pipeline.errors import BadName
 from ads_pipeline.ledger.state.states import States
 from ads_pipeline.ledger.transactions import Clock
-from ads_pipeline.ledger.values import DayWindow, PublicationStatus
 from ads_pipeline.orchestration.partitions import asset_keys, raw_asset_key, warehouse_asset_key
 from ads_pipeline.orchestration.resources import SensorResources
-from ads_pipeline.orchestration.sensors.notifications import build_notification_sensor
-from ads_pipeline.orchestration.sensors.readable_changes import build_readable_sensor
-from ads_pipeline.orchestration.sensors.report_changes import build_report_sensor
-from ads_pipeline.orchestration.sensors.retries_due import build_retry_sensor
-from ads_pipeline.orchestration.sensors.run_completion import build_run_completion_sensor
-from ads_pipeline.orchestration.sensors.run_requests import RequestedPartitions, build_sensor_result
+from ads_pipeline.orchestration.sensors.run_requests import RequestedPartitions, build_sensor_result, recent_days
 from ads_pipeline.pipeline.arrivals import SearchMemory
 from ads_pipeline.quoting import count_of
 
-LOOKBACK: Final = timedelta(days=92)  # the days that every tick searches
-OLDER_DAYS_PER_TICK: Final = 31  # bounds the work of `raw_arrivals`, which searches all days since the start date
-LOAD_GRACE_PERIOD: Final = timedelta(minutes=10)  # a run that has just judged a partition loads it next
-LOAD_INTERVAL_SECONDS: Final = 300
+OLDER_DAYS_PER_TICK: Final = 31  # bounds the work of a tick; all ticks together search all days since the start date
 CUSTOMERS_INTERVAL: Final = timedelta(minutes=10)  # between searches of the ledger for customers
 
 
-def build_sensors(
-    partitions: dg.MultiPartitionsDefinition,
-    query_names: list[str],
-    *,
-    arrival_interval: timedelta,
-    has_webhook: bool,
-    now: Clock,
-) -> list[dg.SensorDefinition]:
-    """Build the sensors. Each of them covers all queries."""
-    # They live as long as the process that evaluates the sensors.
+def build_arrival_sensor(
+    partitions: dg.MultiPartitionsDefinition, query_names: list[str], *, interval: timedelta, now: Clock
+) -> dg.SensorDefinition:
+    # They live as long as the process that evaluates the sensor.
     memory, ledger_customers = SearchMemory(clock=now), LedgerCustomers(clock=now)
 
     @dg.sensor(
         target=dg.AssetSelection.assets(*asset_keys(query_names)),
         # The daemon looks every five seconds. It would often find a whole interval not quite over, and wait again.
-        minimum_interval_seconds=int(arrival_interval.total_seconds()) - 1,
+        minimum_interval_seconds=int(interval.total_seconds()) - 1,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Requests runs for partitions with sealed runs that have no verdict. Adds new customers first, "
         "and those that only the ledger knows. "
@@ -59,7 +44,7 @@ def build_sensors(
     def raw_arrivals(
         context: dg.SensorEvaluationContext, sensor_resources: dg.ResourceParam[SensorResources]
     ) -> dg.SensorResult:
-        recent, start = _window(now()), sensor_resources.settings.google_apis.start_date
+        recent, start = recent_days(now()), sensor_resources.settings.google_apis.start_date
         source, sealed_runs = sensor_resources.source_name, sensor_resources.sealed_runs
         if sealed_runs.is_searched_in_parts:
             older, windows = None, [(min(start, recent[0]), recent[1])]
@@ -93,43 +78,7 @@ def build_sensors(
         )
         return build_sensor_result(context, partitions, requested, now(), cursor=cursor)
 
-    @dg.sensor(
-        target=dg.AssetSelection.assets(*asset_keys(query_names)),
-        minimum_interval_seconds=LOAD_INTERVAL_SECONDS,
-        default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Requests loads of successful partitions whose current run is not yet published.",
-    )
-    def states_to_load(
-        context: dg.SensorEvaluationContext, sensor_resources: dg.ResourceParam[SensorResources]
-    ) -> dg.SensorResult:
-        since, until = _window(now())
-        reasons = {
-            publication.state.key: str(publication.state.current_run_id)
-            for name in query_names
-            for publication in sensor_resources.ledger.publications.in_window(
-                DayWindow(source=sensor_resources.source_name, query_name=name, since=since, until=until)
-            )
-            if _is_load_due(publication, now())
-        }
-        requested = RequestedPartitions(
-            sensor="states_to_load",
-            source=sensor_resources.source_name,
-            query_names=query_names,
-            asset_keys=(warehouse_asset_key,),
-            reasons=reasons,
-            why="accepted runs that are not loaded",
-        )
-        return build_sensor_result(context, partitions, requested, now())
-
-    return [
-        raw_arrivals,
-        states_to_load,
-        build_retry_sensor(partitions, query_names, now=now),
-        build_readable_sensor(partitions, query_names, now=now),
-        build_run_completion_sensor(query_names, now=now),
-        build_notification_sensor(has_webhook=has_webhook, now=now),
-        build_report_sensor(now=now),
-    ]
+    return raw_arrivals
 
 
 @dataclass(slots=True)
@@ -160,13 +109,3 @@ def _find_older_days(cursor: str | None, start: date, recent: date) -> tuple[dat
         until = recent
     until -= timedelta(days=1)
     return (max(start, until - timedelta(days=OLDER_DAYS_PER_TICK - 1)), until) if until >= start else None
-
-
-def _window(now: datetime) -> tuple[date, date]:
-    return now.date() - LOOKBACK, now.date()
-
-
-def _is_load_due(publication: PublicationStatus, now: datetime) -> bool:
-    updated_at = publication.state.updated_at
-    is_settled = updated_at is not None and updated_at < now - LOAD_GRACE_PERIOD
-    return publication.is_publishable and is_settled and not publication.points_at_current

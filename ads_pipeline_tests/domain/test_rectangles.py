@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ads_pipeline.orchestration.sensors.rectangles import (
+from ads_pipeline.domain.rectangles import (
     MAX_PARTITIONS,
     PARTITIONS_WORTH_A_RUN,
     Cell,

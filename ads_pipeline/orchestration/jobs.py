@@ -1,53 +1,23 @@
-"""Builds the schedules `daily_load`, `reconcile` and `maintenance`."""
+"""Builds the jobs `reconcile`, `maintenance` and `discover_accounts`."""
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
 import dagster as dg
 
-from ads_pipeline.domain.sequences import split_batches
 from ads_pipeline.engine.private_directory import remove_abandoned
 from ads_pipeline.errors import WarehouseError
-from ads_pipeline.orchestration.partitions import CUSTOMERS, asset_keys, drop_invalid_customers
+from ads_pipeline.google_ads.configuration import ClientConfiguration
+from ads_pipeline.orchestration.partitions import CUSTOMERS
 from ads_pipeline.orchestration.resources import RunResources, SparkResource
-from ads_pipeline.orchestration.sensors.rectangles import MAX_PARTITIONS
-from ads_pipeline.orchestration.sensors.run_tags import range_tags
 
 EVENTS_KEPT: Final = timedelta(days=400)  # covers a comparison with the same month of last year
-ON: Final = dg.DefaultScheduleStatus.RUNNING
 
 
-def build_schedules(query_names: Sequence[str]) -> list[dg.ScheduleDefinition]:
-    @dg.schedule(
-        cron_schedule="0 6 * * *",
-        target=dg.AssetSelection.assets(*asset_keys(query_names)),
-        default_status=ON,
-        description="Requests yesterday's partition of every customer, so that missing partitions are visible.",
-    )
-    def daily_load(context: dg.ScheduleEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
-        customers = drop_invalid_customers(context.log, context.instance.get_dynamic_partitions(CUSTOMERS))
-        day = (context.scheduled_execution_time - timedelta(days=1)).date().isoformat()
-        if not customers:
-            yield dg.SkipReason("no customers yet; raw_arrivals adds a customer when its first run is sealed")
-        for batch in split_batches(customers, MAX_PARTITIONS):
-            start, end = f"{batch[0]}|{day}", f"{batch[-1]}|{day}"
-            yield dg.RunRequest(
-                run_key=f"{day}, customers from {batch[0]}",
-                asset_selection=asset_keys(query_names),
-                tags=range_tags(query_names, start, end, why="the day of every customer"),
-            )
-
-    return [
-        daily_load,
-        dg.ScheduleDefinition(job=_reconcile(query_names), cron_schedule="30 * * * *", default_status=ON),
-        dg.ScheduleDefinition(job=_maintenance(query_names), cron_schedule="0 3 * * *", default_status=ON),
-    ]
-
-
-def _reconcile(query_names: Sequence[str]) -> dg.JobDefinition:
+def build_reconciliation(query_names: Sequence[str]) -> dg.JobDefinition:
     @dg.op(
         description="Compares the ledger, the pointers and the Delta tables, and repairs the differences. "
         "It looks at the days that have changed since the pass before, and once a day at all days."
@@ -95,7 +65,7 @@ def _do_for_each(query_names: Sequence[str], work: Callable[[str], None], contex
         raise failures[0]
 
 
-def _maintenance(query_names: Sequence[str]) -> dg.JobDefinition:
+def build_maintenance(query_names: Sequence[str]) -> dg.JobDefinition:
     @dg.op(
         description="Compacts small files, deletes files that no reader can need, retires old events, and removes "
         "temporary directories of killed processes."
@@ -126,3 +96,39 @@ def _maintenance(query_names: Sequence[str]) -> dg.JobDefinition:
         compact_and_vacuum()
 
     return maintenance
+
+
+def build_discovery(configuration: ClientConfiguration) -> dg.JobDefinition:
+    """The job that discovers accounts, which become customers in Dagster."""
+
+    @dg.op(description="Lists the accounts below the configured managers, and parks those that cannot be fetched.")
+    def find_accounts(context: dg.OpExecutionContext, run_resources: dg.ResourceParam[RunResources]) -> None:
+        from ads_pipeline.pipeline.extraction.extraction import Extraction  # noqa: PLC0415 - takes seconds
+
+        apis, ledger = run_resources.settings.google_apis, run_resources.ledger
+        report = Extraction(apis=apis, configuration=configuration, ledger=ledger).discover()
+        present = set(context.instance.get_dynamic_partitions(CUSTOMERS))
+        added = [customer for customer in report.customers if customer not in present]
+        context.instance.add_dynamic_partitions(CUSTOMERS, added)
+        changes = report.changes
+        context.log.info(
+            "found %d customers: %d new in Dagster, %d parked, %d released, %d gone; read %d conversion windows",
+            len(report.customers),
+            len(added),
+            len(changes.parked),
+            len(changes.released),
+            len(changes.gone),
+            report.lookbacks_read,
+        )
+        for account, fault in report.failed.items():
+            context.log.warning("account %s could not be read: %s: %s", account, fault.error_class, fault.message)
+        for account, fault in report.refused.items():
+            context.log.warning("account %s is parked: %s: %s", account, fault.error_class, fault.message)
+        if report.failure is not None:
+            raise dg.Failure(f"no account was read: {report.failure}", allow_retries=False)
+
+    @dg.job(description="Discovers the accounts below the configured managers of Google Ads.")
+    def discover_accounts() -> None:
+        find_accounts()
+
+    return discover_accounts
