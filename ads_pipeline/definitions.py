@@ -23,6 +23,7 @@ from ads_pipeline.orchestration.assets import build_assets
 from ads_pipeline.orchestration.catalog import build_external_assets, build_report
 from ads_pipeline.orchestration.complete_check import build_complete_check
 from ads_pipeline.orchestration.due_partitions import DUE_SCHEMA, read_due
+from ads_pipeline.orchestration.ended_runs import build_event_origin
 from ads_pipeline.orchestration.fetching import build_fetching_source
 from ads_pipeline.orchestration.io_manager import PartitionStateIOManager
 from ads_pipeline.orchestration.partitions import define_partitions
@@ -30,7 +31,6 @@ from ads_pipeline.orchestration.resources import RunResources, SensorResources, 
 from ads_pipeline.orchestration.run_processes.lost_lease import end_on_loss
 from ads_pipeline.orchestration.run_processes.origin_files import note_origin
 from ads_pipeline.orchestration.schedules import build_schedules
-from ads_pipeline.orchestration.sensors.run_completion import build_event_origin
 from ads_pipeline.orchestration.sensors.sensor_list import build_sensors
 from ads_pipeline.query_file import DEFAULT_QUERIES_FILE
 from ads_pipeline.settings import Settings, read_settings

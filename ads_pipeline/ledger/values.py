@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 from ads_pipeline.domain.partition import PartitionKey, Run, validate_name
 from ads_pipeline.domain.transitions import Effect, PartitionState, RegisteredRun, Status, Verdict
 from ads_pipeline.errors import PartitionRefused
+from ads_pipeline.ledger.control.retries import LeaseHolder
 
 MAX_PAGE_SIZE: Final = 10_000  # entries of a list
 
@@ -178,22 +179,6 @@ class PublicationStatus:
     def is_published(self) -> bool:
         """Whether readers see any run of the partition."""
         return self.pointer is not None and self.pointer.is_published
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseHolder:
-    """The run that has claimed a partition. Each heartbeat of the run extends its lease.
-
-    The fence grows whenever another run claims the partition.
-    """
-
-    run_id: str
-    fence: int
-    claimed_at: datetime
-    expires_at: datetime
-
-    def __str__(self) -> str:
-        return f"run {self.run_id} holds it, at least until {self.expires_at:%Y-%m-%d %H:%M:%S} UTC"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,6 +46,14 @@ WARNINGS: Final = frozenset(
 )
 
 
+def check_keys(query_name: str) -> tuple[dg.AssetCheckKey, dg.AssetCheckKey]:
+    """The keys of `valid` and `readable` of a query."""
+    return (
+        dg.AssetCheckKey(raw_asset_key(query_name), VALID),
+        dg.AssetCheckKey(warehouse_asset_key(query_name), READABLE),
+    )
+
+
 def build_valid_check(name: str, *, partitions: dg.MultiPartitionsDefinition) -> dg.AssetChecksDefinition:
     @dg.asset_check(  # type: ignore[arg-type] # Dagster's type lacks evaluations that name their partition
         asset=raw_asset_key(name),

@@ -14,12 +14,12 @@ import dagster as dg
 from ads_pipeline.domain.conditions import count_unreadable
 from ads_pipeline.domain.partition import parse_date
 from ads_pipeline.ledger.events.snapshots import Follower
+from ads_pipeline.orchestration.asset_checks import check_keys
 from ads_pipeline.orchestration.catalog import REPORT_KEY
+from ads_pipeline.orchestration.ended_runs import close_finished_runs
 from ads_pipeline.orchestration.partitions import CUSTOMERS, asset_keys, find_invalid_customers
 from ads_pipeline.orchestration.resources import build_sensor_resources, open_ledger_engine
 from ads_pipeline.orchestration.run_tags import range_tags
-from ads_pipeline.orchestration.sensors.readable_changes import check_keys
-from ads_pipeline.orchestration.sensors.run_completion import close_finished_runs
 from ads_pipeline.report.writing import report_path
 from ads_pipeline.settings import Settings
 

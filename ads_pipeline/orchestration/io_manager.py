@@ -12,7 +12,7 @@ import dagster as dg
 
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.transitions import Status
-from ads_pipeline.ledger.values import LeaseHolder
+from ads_pipeline.ledger.control.retries import LeaseHolder
 from ads_pipeline.orchestration.batching import batched_events
 from ads_pipeline.orchestration.dagster_private import SUPPRESS_MATERIALIZATION
 from ads_pipeline.orchestration.materializations import (

@@ -21,10 +21,11 @@ from ads_pipeline.domain.run_events import EventOrigin
 from ads_pipeline.errors import LeaseLost
 from ads_pipeline.ledger import database
 from ads_pipeline.ledger.control.leases import Lease
+from ads_pipeline.ledger.control.retries import LeaseHolder
 from ads_pipeline.ledger.events.run_completion import RunCompletionLog
 from ads_pipeline.ledger.events.snapshots import follow_in_background
 from ads_pipeline.ledger.ledger import Ledger, LedgerReader
-from ads_pipeline.ledger.values import ClaimResult, LeaseHolder
+from ads_pipeline.ledger.values import ClaimResult
 from ads_pipeline.log_events import LogEvent, log_event
 from ads_pipeline.orchestration.partitions import parse_partition_names
 from ads_pipeline.pipeline.arrivals import SealedRuns

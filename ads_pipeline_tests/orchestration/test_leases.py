@@ -23,8 +23,8 @@ from ads_pipeline.ledger.control.leases import Lease
 from ads_pipeline.ledger.control.tables import leases
 from ads_pipeline.ledger.events.event_reader import EventReader
 from ads_pipeline.ledger.row_mapping import database_clock
+from ads_pipeline.orchestration.ended_runs import LEASE_EXPIRED, build_event_origin
 from ads_pipeline.orchestration.partitions import define_partitions
-from ads_pipeline.orchestration.sensors.run_completion import LEASE_EXPIRED, build_event_origin
 from ads_pipeline.orchestration.sensors.run_requests import build_run_requests
 from ads_pipeline.pipeline.judging import Validation
 from ads_pipeline_tests.ledger.builders import open_part

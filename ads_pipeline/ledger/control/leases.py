@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.errors import LeaseLost, LedgerUnavailable
 from ads_pipeline.ledger import database
+from ads_pipeline.ledger.control.retries import LeaseHolder
 from ads_pipeline.ledger.control.tables import leases
 from ads_pipeline.ledger.row_mapping import (
     database_clock,
@@ -28,7 +29,7 @@ from ads_pipeline.ledger.row_mapping import (
 )
 from ads_pipeline.ledger.statements import KEY_COLUMNS, Columns, Statement, Values
 from ads_pipeline.ledger.tables import Instant, instant_text
-from ads_pipeline.ledger.values import ClaimResult, LeaseHolder
+from ads_pipeline.ledger.values import ClaimResult
 from ads_pipeline.log_events import LogEvent, log_event
 
 _LOG: Final = logging.getLogger(__name__)

@@ -25,7 +25,6 @@ from ads_pipeline.domain.retry import (
     decide_retry,
 )
 from ads_pipeline.domain.transitions import PartitionState, Status
-from ads_pipeline.ledger.values import LeaseHolder
 
 UNLIMITED_AGE: Final = timedelta(days=365_000)
 
@@ -96,6 +95,22 @@ class Parking:
 def parking_name(scope: str, key: PartitionKey) -> str:
     """The name of what a parking of this scope stops for a partition."""
     return {"customer": key.customer_id, "query": key.query_name, "source": key.source}[scope]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseHolder:
+    """The run that has claimed a partition. Each heartbeat of the run extends its lease.
+
+    The fence grows whenever another run claims the partition.
+    """
+
+    run_id: str
+    fence: int
+    claimed_at: datetime
+    expires_at: datetime
+
+    def __str__(self) -> str:
+        return f"run {self.run_id} holds it, at least until {self.expires_at:%Y-%m-%d %H:%M:%S} UTC"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,10 +22,10 @@ from ads_pipeline.domain.readability import IN_PROGRESS_LIMIT, DayCondition
 from ads_pipeline.domain.retry import FRESH_DAYS
 from ads_pipeline.ledger.transactions import Clock
 from ads_pipeline.ledger.values import DayWindow
-from ads_pipeline.orchestration.asset_checks import READABLE, VALID
+from ads_pipeline.orchestration.asset_checks import check_keys
 from ads_pipeline.orchestration.complete_check import evaluate_complete, find_last_materialization
 from ads_pipeline.orchestration.due_partitions import build_run_config, digest_of
-from ads_pipeline.orchestration.partitions import CUSTOMERS, DATE, asset_keys, raw_asset_key, warehouse_asset_key
+from ads_pipeline.orchestration.partitions import CUSTOMERS, DATE, asset_keys
 from ads_pipeline.orchestration.resources import SensorResources
 from ads_pipeline.orchestration.run_tags import (
     QUERY_TAG,
@@ -107,14 +107,6 @@ def build_readable_sensor(
         )
 
     return readable_changes
-
-
-def check_keys(query_name: str) -> tuple[dg.AssetCheckKey, dg.AssetCheckKey]:
-    """The keys of `valid` and `readable` of a query."""
-    return (
-        dg.AssetCheckKey(raw_asset_key(query_name), VALID),
-        dg.AssetCheckKey(warehouse_asset_key(query_name), READABLE),
-    )
 
 
 def _parse_cursor(cursor: str | None, now: datetime) -> tuple[datetime, Sequence[str]]:

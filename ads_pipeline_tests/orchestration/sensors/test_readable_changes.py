@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from ads_pipeline.domain.readability import IN_PROGRESS_LIMIT
 from ads_pipeline.domain.transitions import Action
+from ads_pipeline.orchestration.asset_checks import check_keys
 from ads_pipeline.orchestration.complete_check import COMPLETE
 from ads_pipeline.orchestration.run_tags import (
     CUSTOMERS_TAG,
@@ -18,7 +19,7 @@ from ads_pipeline.orchestration.run_tags import (
     QUERY_TAG,
     WHY_TAG,
 )
-from ads_pipeline.orchestration.sensors.readable_changes import BLOCKED_INTERVAL, check_keys
+from ads_pipeline.orchestration.sensors.readable_changes import BLOCKED_INTERVAL
 from ads_pipeline_tests.ledger.builders import FakeClock, action_request, run, sealed_runs
 from ads_pipeline_tests.orchestration.builders import Location, open_location
 from ads_pipeline_tests.orchestration.sensors.ticks import (
