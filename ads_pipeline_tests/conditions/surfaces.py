@@ -15,8 +15,8 @@ from ads_pipeline.cli.state.attention import ConditionName
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.notifications.finding import FactFinder
 from ads_pipeline.notifications.outbox import Outbox
+from ads_pipeline.orchestration.asset_checks import check_keys
 from ads_pipeline.orchestration.complete_check import COMPLETE
-from ads_pipeline.orchestration.sensors.readable_changes import check_keys
 from ads_pipeline.pipeline.day_conditions import DayRules
 from ads_pipeline.pipeline.next_steps import name_days
 from ads_pipeline.report.content import LETTERS
