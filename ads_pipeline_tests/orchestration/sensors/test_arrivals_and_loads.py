@@ -255,7 +255,7 @@ def test_later_start_date_loses_no_data(
         after.add_customers(1)
         seal_run(after.deployment, key(1, 1), "r2"), seal_run(after.deployment, key(1, 2))
         assert requested_ranges(tick(after)) == ["1|2026-01-02..1|2026-01-02"]
-        assert f"before the start date 2026-01-02. Their data is kept. First: {key(1, 1)}" in capfd.readouterr().err
+        assert f"before the start date 2026-01-02. The data are kept. First: {key(1, 1)}" in capfd.readouterr().err
         assert visible_runs(after.deployment) == {key(1, 1): "r1"}
 
 
