@@ -1,27 +1,30 @@
 """Runs a schedule, ends its faults, executes what is printed, and lists what has not converged."""
 
+import json
+import re
 import shlex
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 from ads_pipeline.domain.conditions import CONDITIONS, QUIET_CONDITIONS, READABLE_CONDITIONS, Condition
-from ads_pipeline_tests.healing.faults import Faults
-from ads_pipeline_tests.healing.schedules import Act
-from ads_pipeline_tests.healing.surfaces import Surfaces
+from ads_pipeline_tests.healing.faults import NEED_A_PERSON, Faults
+from ads_pipeline_tests.healing.schedules import HOURS_OF_QUIET, Act
+from ads_pipeline_tests.healing.surfaces import Advice, Surfaces
 from ads_pipeline_tests.healing.world import CUSTOMERS, FIRST_DAY, QUERIES, START, World
 
-CALM_STEP, STEP_UNDER_FAULTS = timedelta(hours=6), timedelta(hours=3)
+# A step ends at the latest then, or where an act begins or ends.
+STEP: Final = timedelta(hours=12)
 # A retry waits for two hours, discovery comes once a day, and the longest hold of the faults is half a day.
-HOURS_TO_HEAL: Final = 30
+HOURS_TO_HEAL: Final = (3, 3, 12, 12)  # in these steps
 ROUNDS: Final = 2  # of the printed commands: a failure may show only after the first ones
-# After these, a day may need a decision that no printed command makes by itself, such as a contract.
-NEED_A_PERSON: Final = frozenset({"operator", "rejected_run", "run_without_contract", "odd_seal", "raw_changed"})
 LEASE: Final = timedelta(hours=1)  # longer than any lease of a run that works
+# Blocked days are found after six hours, and a day that is late at its deadline. The webhook may have been away.
+TOLD_WITHIN: Final = timedelta(hours=12)
 MAX_TICK_SECONDS: Final = 60.0  # Dagster ends a tick then
 
 
@@ -49,6 +52,7 @@ class Outcome:
 def simulate(world: World, schedule: tuple[Act, ...], *, days: int) -> Outcome:
     """Run the schedule over so many days, let the deployment heal, and judge it."""
     faults = Faults(world)
+    failures = list(_judge_quiet(world, faults))
     ends = {act.at + act.hours for act in schedule if act.at + act.hours < days * 24}
     for moment in sorted({act.at for act in schedule} | ends):
         _advance_to(world, faults, START + timedelta(hours=moment))
@@ -59,21 +63,31 @@ def simulate(world: World, schedule: tuple[Act, ...], *, days: int) -> Outcome:
                 faults.begin(act)
     _advance_to(world, faults, START + timedelta(days=days))
     faults.restore()
-    failures, commands = list[str](), 0
+    commands = 0
     for _ in range(ROUNDS):
         executed = _execute_printed(world)
         failures += executed.failures
         commands += executed.number
         world.problems.clear()  # a run may fail while faults are active, and soon after
-        _advance_to(world, faults, world.now + timedelta(hours=HOURS_TO_HEAL))
+        for hours in HOURS_TO_HEAL:
+            _advance_to(world, faults, world.now + timedelta(hours=hours))
         if not executed.number:
             break
     world.machine.ask("run_hourly_jobs")  # after the loads of the last step
     surfaces = read(world)
     waiting = surfaces.who_needs_an_operator()
-    failures += [*world.problems, *judge(world, surfaces), *_try_commands(world, waiting)]
+    failures += [
+        *world.problems,
+        *judge(world, surfaces),
+        *_try_commands(world, waiting),
+        *_try_steps(world, waiting),
+    ]
+    failures += [
+        f"L1: {name} needs an operator, though no fault remains: {waiting[name]}"
+        for name in sorted(waiting.keys() - world.touched)
+    ]
     if not {act.kind for act in schedule} & NEED_A_PERSON:
-        failures += [f"L1: {name} needs an operator, though no fault remains: {waiting[name]}" for name in waiting]
+        failures += [f"L1: {command} is printed, though no fault remains" for command in surfaces.next_commands()]
     if world.slowest_tick > MAX_TICK_SECONDS:
         failures.append(f"L5: a tick took {world.slowest_tick:.0f} s")
     return Outcome(
@@ -87,6 +101,18 @@ def simulate(world: World, schedule: tuple[Act, ...], *, days: int) -> Outcome:
     )
 
 
+def _judge_quiet(world: World, faults: Faults) -> Iterator[str]:
+    """Each difference from a deployment without faults: all days are readable, and no command is printed."""
+    _advance_to(world, faults, START + timedelta(hours=HOURS_OF_QUIET))
+    world.machine.ask("run_hourly_jobs")
+    surfaces = read(world)
+    yield from judge(world, surfaces)
+    yield from (f"quiet: {problem}" for problem in world.problems)
+    yield from (f"quiet: {command} is printed" for command in surfaces.next_commands())
+    unreadable = {name: each for name, each in surfaces.conditions.items() if each not in READABLE_CONDITIONS}
+    yield from (f"quiet: {name} is {condition}" for name, condition in unreadable.items())
+
+
 def _try_commands(world: World, waiting: Mapping[str, str]) -> Iterator[str]:
     """Each command that is printed of a day at the end must succeed."""
     for name, command in waiting.items():
@@ -95,8 +121,33 @@ def _try_commands(world: World, waiting: Mapping[str, str]) -> Iterator[str]:
             yield f"L1: {name}: {command}: exit {done['code']}: {_last_lines(done)}"
 
 
+def _try_steps(world: World, names: Iterable[str]) -> Iterator[str]:
+    """Each command in the steps that `state why` prints of a day must succeed, or not be printed any more."""
+    for name in names:
+        for command in _read_steps(world, name):
+            done = world.command(*_arguments(command))
+            if done["code"] not in _accepted(command) and command in _read_steps(world, name):
+                yield f"L7: {name}: why prints {command}: exit {done['code']}: {_last_lines(done)}"
+
+
+def _read_steps(world: World, name: str) -> list[str]:
+    """The commands in the steps that `state why` prints of a day."""
+    query, customer, day = name.split()
+    explained = world.command("state", "why", f"{customer}/{query}/{day}", "--json")
+    document = json.loads(explained["out"])
+    return [each.strip() for step in document["next"] for each in _COMMAND.findall(step)]
+
+
+def _accepted(command: str) -> set[int]:
+    return {0, 1} if command == "ads-pipeline doctor" else {0}
+
+
 def read(world: World) -> Surfaces:
     return Surfaces(**world.machine.ask("surfaces"))
+
+
+def read_advice(world: World) -> Advice:
+    return Advice(**world.machine.ask("advice"))
 
 
 def judge(world: World, surfaces: Surfaces) -> Iterator[str]:
@@ -116,12 +167,25 @@ def judge(world: World, surfaces: Surfaces) -> Iterator[str]:
             yield f"L1: {shown}, and no command is printed"
     yield from (f"L8: {each}" for each in surfaces.find_differences())
     yield from (f"L6: {each}" for each in _find_open(world))
-    told = {
-        f"{fact.get('query_name')} {fact.get('customer_id')} {fact.get('logical_date')}"
-        for fact in world.webhook.facts
-    }
-    if surfaces.who_needs_an_operator() and not world.webhook.facts:
-        yield f"L9: nothing was sent of {sorted(surfaces.who_needs_an_operator())}, sent: {sorted(told)}"
+    yield from (f"L9: {each}" for each in _find_untold(world, surfaces))
+
+
+def _find_untold(world: World, surfaces: Surfaces) -> Iterator[str]:
+    """The days that have needed an operator for longer than notices take, and that none of them names."""
+    findings = " ".join(f"{finding['location']} {finding['problem']}" for finding in surfaces.doctor)
+    for name, since in surfaces.needing_since().items():
+        query, customer, day = name.split()
+        is_told = any(_names(fact, query, customer, day) for fact in world.webhook.facts)
+        if world.now - since > TOLD_WITHIN and not is_told and f"{customer}/{query}/{day}" not in findings:
+            yield f"{name} needs an operator since {since}, and no notice or finding names it"
+
+
+def _names(fact: Mapping[str, Any], query: str, customer: str, day: str) -> bool:
+    """Whether a notice is about the day, or about the account, the query or the source that is parked."""
+    if "first_day" in fact:
+        is_in_range = fact["first_day"] <= day <= fact["last_day"]
+        return fact["query_name"] == query and customer in fact["customer_ids"] and is_in_range
+    return bool({f"account {customer}", f"query {query}", "source google_ads"} & {*fact.get("names", ())})
 
 
 def _expected(now: datetime) -> Iterator[str]:
@@ -144,6 +208,10 @@ def _find_open(world: World) -> Iterator[str]:
         yield f"unsealed directory {path.name}"
 
 
+# A command in a sentence: its words, then options with their values and partitions.
+_COMMAND: Final = re.compile(
+    r"ads-pipeline [a-z]+(?: (?!says\b|lists\b|loads\b)[a-z][a-z-]*)?(?: --[a-z-]+(?: [\w./-]+)?| \d+/[\w./-]+)*"
+)
 _OPEN_ROWS: Final = {
     "leases": "SELECT run_id, expires_at FROM leases WHERE ended_at IS NULL AND expires_at > :later",
     "demotions": "SELECT customer_id, query_name, logical_date, started_at FROM demotions",
@@ -160,10 +228,10 @@ class _Executed:
 
 def _execute_printed(world: World) -> _Executed:
     """Execute each printed next command once. One that fails must not be printed any more."""
-    failures, commands = list[str](), read(world).next_commands()
+    failures, commands = list[str](), read_advice(world).next_commands()
     for command in commands:
         done = world.command(*_arguments(command))
-        if done["code"] != 0 and command in read(world).next_commands():
+        if done["code"] != 0 and command in read_advice(world).next_commands():
             failures.append(f"L7: {command}: exit {done['code']}: {_last_lines(done)}")
     return _Executed(number=len(commands), failures=tuple(failures))
 
@@ -181,6 +249,5 @@ def _last_lines(done: dict[str, Any]) -> str:
 
 def _advance_to(world: World, faults: Faults, target: datetime) -> None:
     while world.now < target:
-        step = STEP_UNDER_FAULTS if faults.active else CALM_STEP
-        world.advance(min(step, target - world.now))
+        world.advance(min(STEP, target - world.now))
         faults.count()

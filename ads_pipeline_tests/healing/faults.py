@@ -26,11 +26,15 @@ from ads_pipeline_tests.cli.running import MAIN_SCRIPT
 from ads_pipeline_tests.google_ads.builders import LOGIN, failing
 from ads_pipeline_tests.healing.schedules import Act
 from ads_pipeline_tests.healing.world import CUSTOMERS, QUERIES, World, usual_scenario
-from ads_pipeline_tests.webhook_server import answer_with
+from ads_pipeline_tests.webhook_server import Answer, WebhookServer, answer_with
 
 CANCELED: Final = 3  # Google's number of the status
+# After these, a day may need a decision that no printed command makes by itself, such as a contract.
+NEED_A_PERSON: Final = frozenset(
+    {"operator", "rejected_run", "run_without_contract", "odd_seal", "raw_changed", "raw_missing"}
+)
 ODD_ROWS: Final = ("foreign_day", "foreign_customer", "missing_day", "nan")
-AHEAD: Final = timedelta(hours=26)
+CLOCK_ERRORS: Final = {"clock_ahead": timedelta(hours=26), "clock_behind": -timedelta(hours=2)}
 
 
 @dataclass
@@ -40,10 +44,13 @@ class Faults:
     world: World
     active: list[Act] = field(default_factory=list)
     fired: Counter[str] = field(default_factory=Counter)
-    _operations: int = 0
+    _failed: Counter[str | None] = field(default_factory=Counter)
     _disk_errors: int = 0
+    _messages: int = 0
 
     def begin(self, act: Act) -> None:
+        if act.kind in _OF_THE_SOURCE or act.kind == "killed_at_a_write":
+            _request_fetch(self.world, act)
         if act.hours:
             self.active.append(act)
             self._apply()
@@ -62,24 +69,27 @@ class Faults:
     def count(self) -> None:
         """Count the active faults that something met since the last call."""
         failed = self._count_failed_operations()
-        met, self._operations = failed > self._operations, failed
+        new, self._failed = failed - self._failed, failed
+        sent, self._messages = len(self.world.webhook.bodies) > self._messages, len(self.world.webhook.bodies)
         errors, self._disk_errors = self.world.disk_errors - self._disk_errors, self.world.disk_errors
         for act in self.active:
             if act.kind == "disk_full":
                 self.fired[act.kind] += errors
-            elif act.kind not in _OF_THE_SOURCE or act.kind == "account_cancelled" or met:
+            elif act.kind in _WEBHOOKS:
+                self.fired[act.kind] += sent
+            elif act.kind in _OF_THE_SOURCE and act.kind != "account_cancelled":
+                self.fired[act.kind] += new[CUSTOMERS[act.customer]] if act.kind in _OF_ACCOUNTS else new.total()
+            else:
                 self.fired[act.kind] += 1
 
-    def _count_failed_operations(self) -> int:
-        """The calls of the source that failed, as the ledger has them."""
+    def _count_failed_operations(self) -> Counter[str | None]:
+        """The calls of the source that failed, by customer, as the ledger has them."""
         path = self.world.home / "ledger.db"
         if not path.exists():
-            return 0
+            return Counter()
         with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as ledger:
-            (number,) = ledger.execute(
-                "SELECT count(*) FROM api_operations WHERE error_message IS NOT NULL"
-            ).fetchone()
-        return int(number)
+            failed = "SELECT customer_id, count(*) FROM api_operations WHERE error_message IS NOT NULL GROUP BY 1"
+            return Counter(dict(ledger.execute(failed).fetchall()))
 
     def _apply(self) -> None:
         """Let the server, the webhook, the disk and the clock be as the active faults say."""
@@ -90,13 +100,10 @@ class Faults:
                 scenario = change(scenario, act)
         if scenario != world.scenario:
             world.answer(scenario)
-        world.webhook.answer = answer_with(200)
-        if "webhook_away" in kinds:
-            world.webhook.answer = answer_with(503)
-        if "webhook_drips" in kinds:
-            world.webhook.answer = world.webhook.drip
+        answers = [_WEBHOOKS[kind](world.webhook) for kind in sorted(kinds & _WEBHOOKS.keys())]
+        world.webhook.answer = answers[0] if answers else answer_with(200)
         world.disk_is_full = "disk_full" in kinds
-        error = AHEAD if "clock_ahead" in kinds else timedelta(0)
+        error = sum((CLOCK_ERRORS[kind] for kind in kinds & CLOCK_ERRORS.keys()), timedelta(0))
         if error != world.clock_error:
             world.clock_error = error
             world.set_clock()
@@ -134,12 +141,28 @@ _OF_THE_SOURCE: Final[dict[str, Callable[[Scenario, Act], Scenario]]] = {
     "undecodable_failure": lambda one, act: _behave(
         one, [CUSTOMERS[act.customer]], failure=RequestFailure(code="INTERNAL", undecodable=True)
     ),
+    "stream_breaks": lambda one, act: _behave(
+        one, [CUSTOMERS[act.customer]], failure=RequestFailure(code="UNAVAILABLE", after_batches=1)
+    ),
+    "stream_times_out": lambda one, act: _behave(
+        one, [CUSTOMERS[act.customer]], failure=RequestFailure(code="DEADLINE_EXCEEDED", after_batches=act.choice % 2)
+    ),
 }
+
+_WEBHOOKS: Final[dict[str, Callable[[WebhookServer], Answer]]] = {
+    "webhook_away": lambda _server: answer_with(503),
+    "webhook_drips": lambda server: server.drip,
+    "webhook_hangs": lambda server: server.hang,
+}
+
+_OF_ACCOUNTS: Final = frozenset(
+    {"account_disabled", "account_denied", "odd_rows", "undecodable_failure", "stream_breaks", "stream_times_out"}
+)
 
 
 def _kill_at_a_write(world: World, act: Act) -> bool:
     before = world.deaths
-    world.die_after(act.choice % 60)
+    world.die_after(act.choice % 40)
     for _ in range(4):
         world.advance(timedelta(hours=1))
         if world.deaths > before:
@@ -173,9 +196,20 @@ def _kill_command(world: World, act: Act) -> bool:
 
 
 def _find_sealed(world: World, act: Act) -> Path | None:
-    """The directory of some run that the product has sealed."""
+    """The directory of some run that the product has sealed. Its day may need a person when the act does."""
     found = sorted(each.parent for each in (world.home / "raw").rglob("run_id=2*/metadata.json"))
-    return random.Random(act.choice).choice(found) if found else None
+    if not found:
+        return None
+    directory = random.Random(act.choice).choice(found)
+    if act.kind in NEED_A_PERSON:
+        world.touched.add(_name_day(directory))
+    return directory
+
+
+def _name_day(directory: Path) -> str:
+    """The day of a directory of a run, as the surfaces name it."""
+    customer, query, day = (part.partition("=")[2] for part in directory.parent.parts[-3:])
+    return f"{query} {customer} {day}"
 
 
 def _choose_partition(world: World, act: Act) -> str | None:
@@ -183,8 +217,17 @@ def _choose_partition(world: World, act: Act) -> str | None:
     directory = _find_sealed(world, act)
     if directory is None:
         return None
-    customer, query, day = (part.partition("=")[2] for part in directory.parent.parts[-3:])
+    query, customer, day = _name_day(directory).split()
     return f"{customer}/{query}/{day}"
+
+
+def _request_fetch(world: World, act: Act) -> None:
+    """Let an operator request another run of a day of the act's customer, so that something meets the fault."""
+    runs = (world.home / "raw").glob(f"*/customer_id={CUSTOMERS[act.customer]}/*/*/run_id=2*")
+    if days := sorted({each.parent for each in runs}):
+        _customer, query, day = (part.partition("=")[2] for part in random.Random(act.choice).choice(days).parts[-3:])
+        key = f"{CUSTOMERS[act.customer]}/{query}/{day}"
+        world.command("state", "reprocess", key, "--reason", "needed again", "--yes")
 
 
 def _seal(world: World, act: Act, *, run_id: str, change: Callable[[bytes], bytes], **fields: Any) -> bool:
@@ -249,12 +292,16 @@ def _change_raw(world: World, act: Act) -> bool:
     directory = _find_sealed(world, act)
     if directory is None:
         return False
-    if act.choice % 3 == 0:
-        shutil.rmtree(directory)
-        return True
     payload = directory / "payload.jsonl"
     payload.write_bytes(payload.read_bytes() + b'{"customer_id": "1"}\n')
     return True
+
+
+def _remove_raw(world: World, act: Act) -> bool:
+    directory = _find_sealed(world, act)
+    if directory is not None:
+        shutil.rmtree(directory)
+    return directory is not None
 
 
 _COMMANDS: Final = (
@@ -300,5 +347,6 @@ _MOMENTS: Final[dict[str, Callable[[World, Act], bool]]] = {
     "data_file_missing": _remove_data_file,
     "data_file_cut": _cut_data_file,
     "raw_changed": _change_raw,
+    "raw_missing": _remove_raw,
     "operator": _operate,
 }

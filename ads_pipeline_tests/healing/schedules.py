@@ -23,26 +23,31 @@ class Act:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """A kind of act: the least and the greatest duration in hours, and whether operators' commands must undo it."""
+    """A kind of act: the least and the greatest duration in hours, both multiples of the grid."""
 
     hours: tuple[int, int] = (0, 0)
 
 
 # A source that fails is away for up to a day, longer than all delays of the retry policy together.
+GRID: Final = 3  # hours; acts begin and end at its multiples, because each moment is a step that is simulated
 KINDS: Final[dict[str, Kind]] = {
-    "source_away": Kind(hours=(1, 26)),
-    "token_endpoint_away": Kind(hours=(1, 26)),
-    "token_refused": Kind(hours=(1, 12)),
-    "quota_exhausted": Kind(hours=(1, 20)),
-    "account_disabled": Kind(hours=(2, 60)),
-    "account_denied": Kind(hours=(2, 60)),
-    "account_cancelled": Kind(hours=(20, 60)),
-    "odd_rows": Kind(hours=(2, 26)),
-    "undecodable_failure": Kind(hours=(1, 12)),
-    "disk_full": Kind(hours=(1, 12)),
-    "webhook_away": Kind(hours=(2, 40)),
-    "webhook_drips": Kind(hours=(1, 2)),
-    "clock_ahead": Kind(hours=(1, 12)),
+    "source_away": Kind(hours=(3, 27)),
+    "token_endpoint_away": Kind(hours=(3, 27)),
+    "token_refused": Kind(hours=(3, 12)),
+    "quota_exhausted": Kind(hours=(3, 21)),
+    "account_disabled": Kind(hours=(3, 60)),
+    "account_denied": Kind(hours=(3, 60)),
+    "account_cancelled": Kind(hours=(21, 60)),
+    "odd_rows": Kind(hours=(3, 27)),
+    "undecodable_failure": Kind(hours=(3, 12)),
+    "stream_breaks": Kind(hours=(3, 12)),
+    "stream_times_out": Kind(hours=(3, 12)),
+    "disk_full": Kind(hours=(3, 12)),
+    "webhook_away": Kind(hours=(3, 42)),
+    "webhook_drips": Kind(hours=(3, 3)),
+    "webhook_hangs": Kind(hours=(3, 3)),
+    "clock_ahead": Kind(hours=(3, 12)),
+    "clock_behind": Kind(hours=(3, 12)),
     "killed_at_a_write": Kind(),
     "killed_between_steps": Kind(),
     "command_killed": Kind(),
@@ -52,6 +57,7 @@ KINDS: Final[dict[str, Kind]] = {
     "data_file_missing": Kind(),
     "data_file_cut": Kind(),
     "raw_changed": Kind(),
+    "raw_missing": Kind(),
     "operator": Kind(),
 }
 HOURS_OF_QUIET: Final = 6  # before the first act, so that customers are known
@@ -63,9 +69,9 @@ def make_schedule(seed: int, *, kinds: Sequence[str], days: int, acts: int) -> t
     names = [name for _ in range(acts // len(kinds) + 1) for name in chance.sample(list(kinds), len(kinds))][:acts]
     made = [
         Act(
-            at=chance.randrange(HOURS_OF_QUIET, days * 24),
+            at=chance.randrange(HOURS_OF_QUIET, days * 24, GRID),
             kind=name,
-            hours=chance.randint(*KINDS[name].hours),
+            hours=GRID * chance.randint(*(hours // GRID for hours in KINDS[name].hours)),
             customer=chance.randrange(3),
             choice=chance.randrange(1_000),
         )

@@ -4,7 +4,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -33,23 +33,54 @@ LISTED: Final = tuple(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surfaces:
-    """What the surfaces say at one moment. A day is named "query customer day"."""
+class Advice:
+    """What commands advise at one moment. A day is named "query customer day"."""
 
     recorded: Mapping[str, dict[str, Any]]  # `state inspect --json`
     listed: Mapping[str, dict[str, Any]]  # the same with each condition, also days without any run
     gaps: Mapping[str, dict[str, Any]]
-    views: Mapping[str, dict[str, int]]  # run -> rows
-    delta: Mapping[str, dict[str, int]]
-    metrics: Mapping[str, int]
-    report: Mapping[str, str]
-    status_file: Mapping[str, bool]  # whether the warehouse asset of the day was ever materialized
     doctor: list[dict[str, Any]]
 
     @property
     def conditions(self) -> dict[str, Condition]:
         days = {name: Condition(fields["condition"]) for name, fields in {**self.recorded, **self.listed}.items()}
         return {name: condition for name, condition in days.items() if condition is not Condition.NOT_EXPECTED}
+
+    def next_commands(self) -> list[str]:
+        """Each printed command once, in the order of the surfaces."""
+        days = [*self.listed.values(), *self.recorded.values(), *self.gaps.values()]
+        commands = [str(each["next_command"]) for each in days if each["next_command"]]
+        for finding in self.doctor:
+            text = str(finding.get("next") or "")
+            if text.startswith("ads-pipeline "):
+                commands.append(re.split("[;,]", text)[0])
+        return list(dict.fromkeys(commands))
+
+    def who_needs_an_operator(self) -> dict[str, str]:
+        """The days that need an operator, each with the printed command."""
+        return {
+            name: str((self.listed.get(name) or self.recorded[name])["next_command"] or "")
+            for name, condition in self.conditions.items()
+            if CONDITIONS[condition].needs_operator
+        }
+
+    def needing_since(self) -> dict[str, datetime]:
+        """Since when each of these days is in its condition."""
+        return {
+            name: datetime.fromisoformat((self.listed.get(name) or self.recorded[name])["since"])
+            for name in self.who_needs_an_operator()
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surfaces(Advice):
+    """What all surfaces say at one moment."""
+
+    views: Mapping[str, dict[str, int]]  # run -> rows
+    delta: Mapping[str, dict[str, int]]
+    metrics: Mapping[str, int]
+    report: Mapping[str, str]
+    status_file: Mapping[str, bool]  # whether the warehouse asset of the day was ever materialized
 
     def find_differences(self) -> Iterator[str]:
         """Each statement of a surface with which another one disagrees."""
@@ -85,23 +116,14 @@ class Surfaces:
                 if pair[0] != pair[1]:
                     yield f"{name}: inspect says {pair[0]}, inspect --condition says {pair[1]} ({field})"
 
-    def next_commands(self) -> list[str]:
-        """Each printed command once, in the order of the surfaces."""
-        days = [*self.listed.values(), *self.recorded.values(), *self.gaps.values()]
-        commands = [str(each["next_command"]) for each in days if each["next_command"]]
-        for finding in self.doctor:
-            text = str(finding.get("next") or "")
-            if text.startswith("ads-pipeline "):
-                commands.append(re.split("[;,]", text)[0])
-        return list(dict.fromkeys(commands))
 
-    def who_needs_an_operator(self) -> dict[str, str]:
-        """The days that need an operator, each with the printed command."""
-        return {
-            name: str((self.listed.get(name) or self.recorded[name])["next_command"] or "")
-            for name, condition in self.conditions.items()
-            if CONDITIONS[condition].needs_operator
-        }
+def read_advice() -> Advice:
+    return Advice(
+        recorded=_read_days("state", "inspect", "--json", *MANY),
+        listed=_read_days("state", "inspect", "--json", *LISTED, *MANY),
+        gaps=_read_days("warehouse", "gaps", "--json"),
+        doctor=_read_objects("doctor", "--json"),
+    )
 
 
 def read_surfaces(settings: Settings) -> Surfaces:
@@ -123,9 +145,7 @@ def read_surfaces(settings: Settings) -> Surfaces:
             settings.home / "report_of_test.html", now=datetime.now(UTC)
         )
     return Surfaces(
-        recorded=_read_days("state", "inspect", "--json", *MANY),
-        listed=_read_days("state", "inspect", "--json", *LISTED, *MANY),
-        gaps=_read_days("warehouse", "gaps", "--json"),
+        **asdict(read_advice()),
         views=views,
         delta=delta,
         metrics=_read_metrics(),
@@ -136,7 +156,6 @@ def read_surfaces(settings: Settings) -> Surfaces:
             for number, letter in enumerate(cells)
         },
         status_file=_read_status_file(Path(settings.status_file)),
-        doctor=_read_objects("doctor", "--json"),
     )
 
 

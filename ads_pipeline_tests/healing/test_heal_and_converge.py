@@ -13,19 +13,31 @@ from pathlib import Path
 
 import pytest
 
-from ads_pipeline.domain.conditions import READABLE_CONDITIONS
 from ads_pipeline.google_ads.loopback.process import LoopbackServer, loopback_server
 from ads_pipeline_tests.example_counts import TIMES
 from ads_pipeline_tests.google_ads.builders import API_VERSION
 from ads_pipeline_tests.healing.convergence import Outcome, simulate
-from ads_pipeline_tests.healing.schedules import Act, make_schedule, shorten
+from ads_pipeline_tests.healing.faults import NEED_A_PERSON
+from ads_pipeline_tests.healing.schedules import KINDS, Act, make_schedule, shorten
 from ads_pipeline_tests.healing.world import simulated_world
 
 TRIES = 8  # to shorten a schedule that fails
-MACHINE = ("killed_at_a_write", "killed_between_steps", "command_killed", "clock_ahead")
-SOURCE = ("source_away", "quota_exhausted", "account_disabled", "account_cancelled")
-PEERS = ("webhook_drips", "webhook_away", "token_refused", "token_endpoint_away", "account_denied")
-FILES = ("rejected_run", "run_without_contract", "odd_seal", "data_file_missing", "disk_full")
+MACHINE = ("killed_at_a_write", "killed_between_steps", "command_killed", "clock_ahead", "clock_behind", "disk_full")
+SOURCE = ("source_away", "token_refused", "token_endpoint_away", "quota_exhausted")
+ACCOUNTS = (
+    "account_disabled",
+    "account_denied",
+    "account_cancelled",
+    "undecodable_failure",
+    "odd_rows",
+    "stream_breaks",
+    "stream_times_out",
+)
+PEERS = ("webhook_drips", "webhook_away")
+WAITING = ("webhook_hangs",)  # each tick waits for its 20 seconds, so only the soak has it
+FILES = ("data_file_missing", "data_file_cut")
+PERSONS = tuple(sorted(NEED_A_PERSON))
+HEALING = (*MACHINE, *SOURCE, *ACCOUNTS, *PEERS, *WAITING, *FILES)  # afterwards no command is printed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,12 +56,15 @@ class Drawn:
         return make_schedule(seed, kinds=self.kinds, days=self.days, acts=self.acts)
 
 
+# Seeds in which faults do not hide each other: nothing is fetched of an account while the source is away.
 FIXED = (
-    Drawn(seed=1, kinds=MACHINE, days=2, acts=4),
-    Drawn(seed=2, kinds=SOURCE, days=2, acts=4),
-    Drawn(seed=3, kinds=FILES, days=1, acts=5),
+    Drawn(seed=5653, kinds=(*MACHINE, *SOURCE, *PEERS, *FILES), days=2, acts=14),
+    Drawn(seed=59323, kinds=(*ACCOUNTS, *PERSONS, "data_file_cut"), days=1, acts=14),
 )
-FRESH = (Drawn(seed=None, kinds=(*MACHINE, *SOURCE, *FILES, *PEERS), days=21, acts=40),) * (TIMES if TIMES > 1 else 0)
+FRESH = (
+    Drawn(seed=None, kinds=HEALING, days=21, acts=30),
+    Drawn(seed=None, kinds=(*HEALING, *PERSONS), days=21, acts=30),
+) * (TIMES if TIMES > 1 else 0)
 Simulation = Callable[[tuple[Act, ...], int], Outcome]
 
 
@@ -72,10 +87,13 @@ def run(google: LoopbackServer, tmp_path: Path) -> Simulation:
 
 
 @pytest.mark.timeout(1800 * TIMES)
-@pytest.mark.invariant("L1", "L2", "L6", "L7", "L8")
-@pytest.mark.parametrize("drawn", [*FIXED, *FRESH], ids=lambda drawn: f"{drawn.days}-days")
+@pytest.mark.invariant("L1", "L2", "L6", "L7", "L8", "L9")
+@pytest.mark.parametrize("drawn", [*FIXED, *FRESH], ids=lambda drawn: f"{drawn.days}-days-seed-{drawn.seed}")
 def test_everything_heals_after_faults(run: Simulation, drawn: Drawn, capfd: pytest.CaptureFixture[str]) -> None:
-    """After faults have ended and printed commands were executed, every day is readable or names a command."""
+    """After faults have ended and printed commands were executed, every day is readable or names a command.
+
+    Before the first fault, every day is readable and no command is printed.
+    """
     seed = random.SystemRandom().randrange(1_000_000) if drawn.seed is None else drawn.seed
     schedule = drawn.make_schedule(seed)
     outcome = run(schedule, drawn.days)
@@ -87,11 +105,7 @@ def test_everything_heals_after_faults(run: Simulation, drawn: Drawn, capfd: pyt
         pytest.fail(f"seed {seed} of {drawn}, of which these acts fail: {shortened}\n" + "\n".join(failures))
 
 
-@pytest.mark.timeout(1800)
-@pytest.mark.invariant("L1", "L8")
-def test_calm_weeks_need_nobody(run: Simulation) -> None:
-    """Without faults, every day is readable, no command is printed, and all surfaces agree."""
-    outcome = run((), 2)
-    assert outcome.failures == ()
-    assert outcome.commands == 0
-    assert set(outcome.conditions) <= READABLE_CONDITIONS
+def test_fixed_seeds_have_every_kind() -> None:
+    """Each kind of fault is in a schedule of every test run, except the one that only waits."""
+    drawn = {act.kind for each in FIXED for act in each.make_schedule(each.seed or 0)}
+    assert drawn == KINDS.keys() - {*WAITING}

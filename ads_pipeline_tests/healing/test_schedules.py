@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ads_pipeline_tests.healing.schedules import KINDS, Act, make_schedule, shorten
+from ads_pipeline_tests.healing.schedules import GRID, KINDS, Act, make_schedule, shorten
 
 ENOUGH = 200  # tries, for schedules of this length
 
@@ -17,6 +17,7 @@ def test_seed_makes_one_schedule(seed: int) -> None:
     assert schedule == make_schedule(seed, kinds=tuple(KINDS), days=5, acts=len(KINDS))
     assert sorted(act.kind for act in schedule) == sorted(KINDS)
     assert [act.at for act in schedule] == sorted(act.at for act in schedule)
+    assert all(act.at % GRID == act.hours % GRID == 0 for act in schedule)
     assert all(KINDS[act.kind].hours[0] <= act.hours <= KINDS[act.kind].hours[1] for act in schedule)
 
 

@@ -33,7 +33,7 @@ from ads_pipeline.definitions import build_definitions
 from ads_pipeline.settings import Settings, read_settings
 from ads_pipeline_tests.healing import simulated_clock
 from ads_pipeline_tests.healing.interruptions import CURSORS, Interruptions
-from ads_pipeline_tests.healing.surfaces import read_surfaces
+from ads_pipeline_tests.healing.surfaces import read_advice, read_surfaces
 from ads_pipeline_tests.orchestration.builders import open_instance
 
 SENSORS: Final = (
@@ -46,7 +46,9 @@ SENSORS: Final = (
     "notifications",
 )
 SENSOR_RESOURCES: Final = ("ledger_engine", "sensor_resources", "control_actions")
-SECONDS_BETWEEN_HOURLY_JOBS: Final = 6 * 3600 - 60  # hourly ones run less often here, because each run takes a second
+SECONDS_BETWEEN_HOURLY_JOBS: Final = (
+    12 * 3600 - 60
+)  # hourly ones run less often here, because each run takes a second
 MAX_ROUNDS: Final = 12  # of ticks in one step; sensors that request runs for longer do not come to rest
 QUIET: Final = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 
@@ -107,6 +109,9 @@ class Worker:
         unexpected = done.exception if not isinstance(done.exception, SystemExit) else None
         shown = "".join(traceback.format_exception(unexpected)) if unexpected else ""
         return {"code": 70 if unexpected else done.exit_code, "out": done.stdout, "err": done.stderr + shown}
+
+    def advice(self) -> dict[str, Any]:
+        return asdict(read_advice())
 
     def surfaces(self) -> dict[str, Any]:
         return asdict(read_surfaces(self.settings))

@@ -12,6 +12,7 @@ from unittest.mock import patch
 
 import dagster as dg
 from alembic.script import ScriptDirectory
+from dagster._core.storage.noop_compute_log_manager import NoOpComputeLogManager
 from dagster._core.storage.partition_status_cache import get_and_update_asset_status_cache_value
 from dagster._utils.env import environ
 from pyspark.sql import SparkSession
@@ -140,9 +141,15 @@ def open_location(
         yield Location(deployment=deployment, settings=settings, defs=defs, instance=instance)
 
 
+NO_OUTPUT: Final = {"module": NoOpComputeLogManager.__module__, "class": NoOpComputeLogManager.__name__}
+
+
 @contextmanager
 def open_instance(home: Path, *, postgres_url: str | None = None) -> Iterator[dg.DagsterInstance]:
-    """A Dagster instance with the storage of the product, in SQLite or in Postgres."""
+    """A Dagster instance with the storage of the product, in SQLite or in Postgres.
+
+    The output of steps is not kept. Dagster starts two processes a run to copy it.
+    """
     variables = {
         "ADS_PIPELINE_HOME": str(home),
         "ADS_PIPELINE_DATABASE_URL": postgres_url,
@@ -152,7 +159,7 @@ def open_instance(home: Path, *, postgres_url: str | None = None) -> Iterator[dg
     with (
         environ(cast("Mapping[str, str]", variables)),
         patch.object(ScriptDirectory, "from_config", _read_revisions_once),
-        dg.instance_for_test({"storage": storage}, temp_dir=str(home)) as instance,
+        dg.instance_for_test({"storage": storage, "compute_logs": NO_OUTPUT}, temp_dir=str(home)) as instance,
     ):
         yield instance
 
