@@ -43,6 +43,7 @@ SENSORS: Final = (
     "raw_arrivals",
     "states_to_load",
     "readable_changes",
+    "report_changes",
     "notifications",
 )
 SENSOR_RESOURCES: Final = ("ledger_engine", "sensor_resources", "control_actions")

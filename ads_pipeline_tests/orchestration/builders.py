@@ -7,12 +7,11 @@ from dataclasses import dataclass, replace
 from datetime import date
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final, cast
 from unittest.mock import patch
 
 import dagster as dg
 from alembic.script import ScriptDirectory
-from dagster._core.storage.noop_compute_log_manager import NoOpComputeLogManager
 from dagster._core.storage.partition_status_cache import get_and_update_asset_status_cache_value
 from dagster._utils.env import environ
 from pyspark.sql import SparkSession
@@ -141,7 +140,7 @@ def open_location(
         yield Location(deployment=deployment, settings=settings, defs=defs, instance=instance)
 
 
-NO_OUTPUT: Final = {"module": NoOpComputeLogManager.__module__, "class": NoOpComputeLogManager.__name__}
+NO_OUTPUT: Final = {"module": "dagster._core.storage.noop_compute_log_manager", "class": "NoOpComputeLogManager"}
 
 
 @contextmanager
