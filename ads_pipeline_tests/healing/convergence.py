@@ -134,6 +134,7 @@ def _read_steps(world: World, name: str) -> list[str]:
     """The commands in the steps that `state why` prints of a day."""
     query, customer, day = name.split()
     explained = world.command("state", "why", f"{customer}/{query}/{day}", "--json")
+    assert explained["code"] == 0, f"state why of {name}: exit {explained['code']}: {_last_lines(explained)}"
     document = json.loads(explained["out"])
     return [each.strip() for step in document["next"] for each in _COMMAND.findall(step)]
 
