@@ -185,7 +185,8 @@ class Worker:
             self._write_cursors(cursors | {name: found.cursor})
         for added in found.dynamic_partitions_requests or ():
             self.instance.add_dynamic_partitions(str(added.partitions_def_name), list(added.partition_keys))
-        executed = [self._execute(each, name) for each in found.run_requests or () if self._is_new(each, name)]
+        requests = [each for each in found.run_requests or () if self._is_new(each, name)]
+        executed = [self._execute(each, name, job_name=_find_job(sensor)) for each in requests]
         return bool(executed or found.dynamic_partitions_requests)
 
     def _is_new(self, request: dg.RunRequest, sensor: str) -> bool:
@@ -231,6 +232,11 @@ class Worker:
         unfinished = self._cursors.with_suffix(".new")
         unfinished.write_text(json.dumps(cursors))
         unfinished.rename(self._cursors)
+
+
+def _find_job(sensor: dg.SensorDefinition) -> str | None:
+    """The job of a sensor with one target; its requests may name neither a job nor assets."""
+    return sensor.job_name if len(sensor.targets) == 1 else None
 
 
 def _first_cause(error: BaseException) -> str:
