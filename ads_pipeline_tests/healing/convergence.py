@@ -158,7 +158,8 @@ def judge(world: World, surfaces: Surfaces) -> Iterator[str]:
         if name not in conditions:
             yield f"L1: {name} is expected, and no surface lists it"
     for name, condition in sorted(conditions.items()):
-        if condition in READABLE_CONDITIONS or condition in {Condition.UNRECOVERABLE, *QUIET_CONDITIONS}:
+        is_decided = condition in QUIET_CONDITIONS and name in world.quieted
+        if is_decided or condition in READABLE_CONDITIONS or condition is Condition.UNRECOVERABLE:
             continue
         fields = surfaces.listed.get(name) or surfaces.recorded[name]
         shown = f"{name} is {condition} ({fields['because']}: {fields['detail']}), since {fields['since']}"

@@ -319,6 +319,7 @@ _COMMANDS: Final = (
     "reconcile",
     "doctor",
 )
+_QUIETING: Final = frozenset({"withdraw", "demote", "mark-terminal"})
 
 
 def _operate(world: World, act: Act) -> bool:
@@ -328,6 +329,9 @@ def _operate(world: World, act: Act) -> bool:
         return False
     command = _COMMANDS[act.choice % len(_COMMANDS)].format(key=key)
     done = world.command(*command.split())
+    if _QUIETING & {*command.split()} and done["code"] == 0:
+        customer, query, day = key.split("/")
+        world.quieted.add(f"{query} {customer} {day}")
     if done["code"] >= 70:  # an internal error, which no state justifies
         world.problems.append(f"{world.now:%m-%d %H:%M} {command}: exit {done['code']}: {done['err'][-600:]}")
     return True

@@ -197,8 +197,9 @@ class Worker:
 
     def _execute(self, request: dg.RunRequest, requested_by: str, job_name: str | None = None) -> bool:
         name = request.job_name or job_name
-        if name and name in {job.name for job in self._repository.get_all_jobs()} and not request.asset_selection:
-            job = self.defs.resolve_job_def(name)
+        is_whole = not request.asset_selection and not request.asset_check_keys
+        if is_whole and name in {job.name for job in self._repository.get_all_jobs()}:
+            job = self.defs.resolve_job_def(str(name))
         else:
             job = self.defs.resolve_implicit_global_asset_job_def().get_subset(
                 asset_selection=set(request.asset_selection or ()) or None,

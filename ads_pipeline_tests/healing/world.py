@@ -127,6 +127,7 @@ class World:
     disk_errors: int = 0
     problems: list[str] = field(default_factory=list)
     touched: set[str] = field(default_factory=set)  # days that may need a person, because of an act
+    quieted: set[str] = field(default_factory=set)  # days that an act of an operator hid or acknowledged
     deaths: int = 0
     runs: int = 0
     slowest_tick: float = 0.0
