@@ -12,7 +12,7 @@ import threading
 import time
 import types
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsIndex
 
 _machine_time, _machine_sleep = time.time, time.sleep
 _offset = [0.0]
@@ -24,9 +24,9 @@ def simulated_time() -> float:
     return _machine_time() + _offset[0]
 
 
-def simulated_sleep(seconds: float) -> None:
-    if seconds >= LEAST_SECONDS and threading.current_thread() is threading.main_thread():
-        move(_offset[0] + seconds)
+def simulated_sleep(seconds: float | SupportsIndex, /) -> None:
+    if float(seconds) >= LEAST_SECONDS and threading.current_thread() is threading.main_thread():
+        move(_offset[0] + float(seconds))
     else:
         _machine_sleep(seconds)
 
