@@ -152,7 +152,8 @@ def test_each_kind_arrives_once(deployment: Deployment, server: WebhookServer, t
     ledger.registrations.register(sealed_runs(run(key(8), "r1"), schema_version="9"))  # blocked
     ledger.accounts.record_failure("google_ads", "no account is visible")
     tomorrow = deployment.clock.now + timedelta(days=1)  # of another customer: days that wait for it are not overdue
-    ledger.quota.hold(Hold(source="google_ads", customer_id="10", until=tomorrow, why="no quota left"))
+    with Ledger.opened(deployment.location.settings.database_url, clock=deployment.clock) as timed:
+        timed.quota.hold(Hold(source="google_ads", customer_id="10", until=tomorrow, why="no quota left"))
     deployment.reject(5)  # rejected
     deployment.reject(6, 300)  # terminal, because it is too old
     ledger.actions.park(
