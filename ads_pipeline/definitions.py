@@ -10,31 +10,31 @@ from typing import Any
 
 import dagster as dg
 
-from ads_pipeline.contracts.registry import read_contracts
+from ads_pipeline.domain.log_lines import configure_logging
 from ads_pipeline.google_ads.configuration import ClientConfiguration, check_installation, read_configuration
+from ads_pipeline.lake.storage.durable_files import leave_access_to_umask
 from ads_pipeline.ledger.control.control_actions import ControlActions
-from ads_pipeline.ledger.database import Engine
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.transactions import Clock
-from ads_pipeline.log_events import configure_logging
+from ads_pipeline.ledger.sql.database import Engine
+from ads_pipeline.ledger.write_steps.transactions import Clock
 from ads_pipeline.orchestration import demo_run, resources
 from ads_pipeline.orchestration.asset_checks import build_readable_check, build_valid_check
 from ads_pipeline.orchestration.assets import build_assets
 from ads_pipeline.orchestration.catalog import build_external_assets, build_report
 from ads_pipeline.orchestration.complete_check import build_complete_check
-from ads_pipeline.orchestration.due_partitions import DUE_SCHEMA, read_due
-from ads_pipeline.orchestration.ended_runs import build_event_origin
 from ads_pipeline.orchestration.fetching import build_fetching_source
 from ads_pipeline.orchestration.io_manager import PartitionStateIOManager
 from ads_pipeline.orchestration.partitions import define_partitions
 from ads_pipeline.orchestration.resources import RunResources, SensorResources, SourceFactory, SparkResource
-from ads_pipeline.orchestration.run_processes.lost_lease import end_on_loss
-from ads_pipeline.orchestration.run_processes.origin_files import note_origin
+from ads_pipeline.orchestration.runs.due_partitions import DUE_SCHEMA, read_due
+from ads_pipeline.orchestration.runs.ended_runs import build_event_origin
+from ads_pipeline.orchestration.runs.lost_lease import end_on_loss
+from ads_pipeline.orchestration.runs.origin_files import note_origin
 from ads_pipeline.orchestration.schedules import build_schedules
 from ads_pipeline.orchestration.sensors.sensor_list import build_sensors
-from ads_pipeline.query_file import DEFAULT_QUERIES_FILE
-from ads_pipeline.settings import Settings, read_settings
-from ads_pipeline.storage.durable_files import leave_access_to_umask
+from ads_pipeline.settings.environment import Settings, read_settings
+from ads_pipeline.settings.query_file import DEFAULT_QUERIES_FILE
+from ads_pipeline.validation.contract_registry import read_contracts
 
 
 def _now() -> datetime:
@@ -121,7 +121,7 @@ def _build_pyspark(settings: Settings) -> dg.ResourceDefinition:
     def pyspark(_context: dg.InitResourceContext) -> Iterator[SparkResource]:
         from dagster_pyspark import LazyPySparkResource  # noqa: PLC0415 - it takes longer than Dagster itself
 
-        from ads_pipeline.spark_session import release_session, start_spark  # noqa: PLC0415 - loads Spark's client
+        from ads_pipeline.spark.session import release_session, start_spark  # noqa: PLC0415 - loads Spark's client
 
         started = list[Any]()
 

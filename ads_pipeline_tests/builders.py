@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
+from ads_pipeline.domain.errors import RawError, RunExists
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.reason import Problem, Reason
 from ads_pipeline.domain.transitions import Outcome, Verdict
-from ads_pipeline.errors import RawError, RunExists
-from ads_pipeline.raw.discovery import DamagedRun
-from ads_pipeline.raw.landing import RawRuns
-from ads_pipeline.raw.seal import METADATA, PAYLOAD, Seal, SealFacts
+from ads_pipeline.lake.raw.discovery import DamagedRun
+from ads_pipeline.lake.raw.landing import RawRuns
+from ads_pipeline.lake.raw.seal import METADATA, PAYLOAD, Seal, SealFacts
 
 DAY = date(2026, 2, 3)
 ROWS = [

@@ -13,13 +13,9 @@ import sqlalchemy as sa
 from hypothesis import settings
 from pyspark.sql import SparkSession
 
-from ads_pipeline.ledger import database
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline_tests.ledger.builders import FakeClock
-from ads_pipeline_tests.postgres_server import execute, new_database, start_postgres, url_of
-from ads_pipeline_tests.processes import PROCESS_START
-from ads_pipeline_tests.spark.jvm_options import prepare_jvm_options, wait_for_archive
-from ads_pipeline_tests.storage.fixtures import (  # noqa: F401 - fixtures of all tests
+from ads_pipeline.ledger.sql import database
+from ads_pipeline_tests.lake.storage.fixtures import (  # noqa: F401 - fixtures of all tests
     azure_location,
     azurite_endpoint,
     bucket_location,
@@ -29,6 +25,10 @@ from ads_pipeline_tests.storage.fixtures import (  # noqa: F401 - fixtures of al
     s3_variables,
     store_location,
 )
+from ads_pipeline_tests.ledger.builders import FakeClock
+from ads_pipeline_tests.postgres_server import execute, new_database, start_postgres, url_of
+from ads_pipeline_tests.processes import PROCESS_START
+from ads_pipeline_tests.spark.jvm_options import prepare_jvm_options, wait_for_archive
 
 MEMORY, MEMORY_NEEDED = Path("/dev/shm"), 4 << 30  # a file system in memory; the tests fill a quarter of that
 LONG = 1_000  # seconds; a test with this limit mostly waits for Dagster's daemon, and starts first

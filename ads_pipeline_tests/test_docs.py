@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from ads_pipeline.domain.conditions import CONDITIONS, GapReason
+from ads_pipeline.domain.days.conditions import CONDITIONS, GapReason
+from ads_pipeline.domain.log_lines import LOG_EVENTS
 from ads_pipeline.domain.transitions import TRANSITIONS, Action, Status, Transition
-from ads_pipeline.log_events import LOG_EVENTS
-from ads_pipeline.metrics import METRICS
-from ads_pipeline.notifications.notices import KINDS
-from ads_pipeline.settings import VARIABLES
+from ads_pipeline.operations.metrics import METRICS
+from ads_pipeline.operations.notifications.notices import KINDS
+from ads_pipeline.settings.environment import VARIABLES
 
 ROOT = Path(__file__).parents[1]
 PAGES = {

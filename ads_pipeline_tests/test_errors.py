@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ads_pipeline import errors
-from ads_pipeline.errors import (
+from ads_pipeline.domain import errors
+from ads_pipeline.domain.errors import (
     ActionIdReused,
     AdsPipelineError,
     BadName,
@@ -25,7 +25,7 @@ from ads_pipeline.errors import (
     VerdictConflict,
     VerdictsRefused,
 )
-from ads_pipeline.quoting import printable, quoted, root_cause
+from ads_pipeline.domain.quoting import printable, quoted, root_cause
 
 KEY = "google_ads/1234567890/campaign_daily/2024-02-29"
 RUN = f"{KEY}/20240301T020304567Z-0a1b2c3d"

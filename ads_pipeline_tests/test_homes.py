@@ -10,10 +10,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 import ads_pipeline
-from ads_pipeline.doctor.dagster_records import has_records, read_statuses
-from ads_pipeline.settings import VARIABLES, Settings, read_settings
-from ads_pipeline.storage.durable_files import leave_access_to_umask
-from ads_pipeline_tests.cli.running import CommandLine
+from ads_pipeline.lake.storage.durable_files import leave_access_to_umask
+from ads_pipeline.operations.doctor.dagster_records import has_records, read_statuses
+from ads_pipeline.settings.environment import VARIABLES, Settings, read_settings
+from ads_pipeline_tests.operations.cli.running import CommandLine
 from ads_pipeline_tests.pipeline.builders import QUERY, LocalDeployment, key, open_deployment, seal_run
 
 CHECKOUT = Path(ads_pipeline.__file__).parent.parent

@@ -14,11 +14,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ads_pipeline.ledger import database
+from ads_pipeline.domain.log_lines import LOG_EVENTS, ROOT, EventFormatter, LogEvent, configure_logging, log_event
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.log_events import LOG_EVENTS, ROOT, EventFormatter, LogEvent, configure_logging, log_event
-from ads_pipeline_tests.cli.running import CommandLine
+from ads_pipeline.ledger.sql import database
 from ads_pipeline_tests.ledger.builders import accepted_runs, key
+from ads_pipeline_tests.operations.cli.running import CommandLine
 
 PACKAGE = Path(__file__).parents[1] / "ads_pipeline"
 LOG = logging.getLogger(f"{ROOT}.test")
@@ -112,7 +112,7 @@ def test_commands_log_only_when_asked(tmp_path: Path, sqlite_url: str, form: str
 
 def test_library_is_silent_without_configuration() -> None:
     """Python would otherwise print warnings of a library on standard error."""
-    code = "import logging; from ads_pipeline.log_events import *; "
+    code = "import logging; from ads_pipeline.domain.log_lines import *; "
     code += "log_event(logging.getLogger('ads_pipeline.x'), LogEvent.LEASE_LOST, run='r')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert (done.stdout, done.stderr) == ("", "")

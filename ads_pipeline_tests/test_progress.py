@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from ads_pipeline.progress import lines_while_waiting, no_progress, progress_on
+from ads_pipeline.pipeline.progress import lines_while_waiting, no_progress, progress_on
 from ads_pipeline_tests.polling import wait_for
 
 

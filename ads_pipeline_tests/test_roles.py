@@ -10,15 +10,13 @@ import pytest
 import sqlalchemy as sa
 
 import ads_pipeline
-from ads_pipeline.domain.fetching import FailedFetch
-from ads_pipeline.domain.retry import RetryPolicy
+from ads_pipeline.domain.errors import LedgerRefused
+from ads_pipeline.domain.fetching.fetch_results import FailedFetch
+from ads_pipeline.domain.fetching.retry_policy import RetryPolicy
 from ads_pipeline.domain.transitions import Action, Status
-from ads_pipeline.errors import LedgerRefused
-from ads_pipeline.ledger import database
 from ads_pipeline.ledger.ledger import Ledger, LedgerReader
 from ads_pipeline.ledger.roles import Role, role_statements
-from ads_pipeline_tests.cli.running import CommandLine
-from ads_pipeline_tests.cli.state.builders import FAILED, REASON, SUCCESSFUL, fill_ledger
+from ads_pipeline.ledger.sql import database
 from ads_pipeline_tests.ledger.builders import (
     acceptance,
     accepted_runs,
@@ -29,6 +27,8 @@ from ads_pipeline_tests.ledger.builders import (
     registered_runs,
     rejection,
 )
+from ads_pipeline_tests.operations.cli.running import CommandLine
+from ads_pipeline_tests.operations.cli.state.builders import FAILED, REASON, SUCCESSFUL, fill_ledger
 
 CHECKOUT = Path(ads_pipeline.__file__).parent.parent
 TABLES = [table.name for table in database.METADATA.sorted_tables]

@@ -17,15 +17,22 @@ from hypothesis.strategies import integers, sampled_from, text
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
-from ads_pipeline import settings as settings_module
-from ads_pipeline.cli.main import app
 from ads_pipeline.definitions import build_definitions
-from ads_pipeline.domain.freshness import FreshnessPolicy, Tenancy
-from ads_pipeline.domain.quota import QuotaLimits
-from ads_pipeline.errors import BadName, BadSettings
-from ads_pipeline.query_file import DEFAULT_QUERIES_FILE
-from ads_pipeline.quoting import printable
-from ads_pipeline.settings import HOME_FORM, POSTGRES_FORM, VARIABLES, Settings, is_postgres_url, read_settings
+from ads_pipeline.domain.days.materialization_status import FreshnessPolicy, Tenancy
+from ads_pipeline.domain.errors import BadName, BadSettings
+from ads_pipeline.domain.fetching.quota import QuotaLimits
+from ads_pipeline.domain.quoting import printable
+from ads_pipeline.operations.cli.main import app
+from ads_pipeline.settings.environment import (
+    HOME_FORM,
+    POSTGRES_FORM,
+    VARIABLES,
+    Settings,
+    is_postgres_url,
+    read_settings,
+)
+from ads_pipeline.settings.environment import environment as settings_module
+from ads_pipeline.settings.query_file import DEFAULT_QUERIES_FILE
 
 HOME, URL, QUERIES = "ADS_PIPELINE_HOME", "ADS_PIPELINE_DATABASE_URL", "ADS_PIPELINE_QUERIES"
 LAKE = "ADS_PIPELINE_LAKE"

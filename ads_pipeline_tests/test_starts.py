@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from ads_pipeline.ledger import database, revisions
-from ads_pipeline.query_file import DEFAULT_QUERIES_FILE
+from ads_pipeline.ledger.sql import database, revisions
+from ads_pipeline.settings.query_file import DEFAULT_QUERIES_FILE
 
-CLI = "from ads_pipeline.cli.main import main; main()"
+CLI = "from ads_pipeline.operations.cli.main import main; main()"
 REPORT = """
 import atexit, sys
 atexit.register(lambda: print("loaded", *sys.modules, file=sys.stderr))
@@ -59,7 +59,16 @@ def test_definitions_load_no_engine(tmp_path: Path) -> None:
     """Dagster's definitions load no engine, no client and no command line; steps load what they use."""
     loaded = find_loaded(tmp_path, "import ads_pipeline.definitions")
     assert "dagster" in loaded
-    others = {"alembic", "dagster_pyspark", "hypothesis", "psycopg2", "py4j", "rich", "typer", "ads_pipeline.cli"}
+    others = {
+        "alembic",
+        "dagster_pyspark",
+        "hypothesis",
+        "psycopg2",
+        "py4j",
+        "rich",
+        "typer",
+        "ads_pipeline.operations.cli",
+    }
     assert loaded & (ENGINES - {"dagster"} | CLIENTS | others) == set()
 
 
@@ -67,7 +76,7 @@ def test_own_contracts_load_pandera(tmp_path: Path) -> None:
     """Only a deployment with contracts of its own pays for pandera, because its models are checked at the start."""
     text = DEFAULT_QUERIES_FILE.read_text(encoding="utf-8")
     (tmp_path / "google_apis.yaml").write_text(f"contracts: own.py\n{text}")
-    (tmp_path / "own.py").write_text("from ads_pipeline.contracts.models import Row\nCONTRACTS = {}\n")
+    (tmp_path / "own.py").write_text("from ads_pipeline.validation.contract_models import Row\nCONTRACTS = {}\n")
     assert "pandera" in find_loaded(tmp_path, "import ads_pipeline.definitions")
 
 

@@ -11,19 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from ads_pipeline.errors import BadSettings, LedgerUnavailable
+from ads_pipeline.domain.errors import BadSettings, LedgerUnavailable
 from ads_pipeline.ledger.ledger import Ledger, LedgerReader
-from ads_pipeline.settings import read_settings
-from ads_pipeline_tests.cli.running import MAIN_SCRIPT, CommandLine, CommandResult
+from ads_pipeline.settings.environment import read_settings
 from ads_pipeline_tests.ledger.builders import accepted_runs, key, keys
+from ads_pipeline_tests.operations.cli.running import MAIN_SCRIPT, CommandLine, CommandResult
 from ads_pipeline_tests.spark.servers import build_environment
 
 NAMELESS = "12345"
 READ_CAPABILITY = "+dac_read_search"  # the interpreter may be below a home directory of root
 SPARK_SCRIPT = """
 import sys
-from ads_pipeline.settings import read_settings
-from ads_pipeline.spark_session import spark_session
+from ads_pipeline.settings.environment import read_settings
+from ads_pipeline.spark.session import spark_session
 with spark_session(read_settings({"ADS_PIPELINE_HOME": sys.argv[1], "ADS_PIPELINE_SPARK": "local[1]"})) as spark:
     print("rows", spark.range(3).mapInArrow(lambda batches: batches, "id long").count())
 """

@@ -20,12 +20,12 @@ import pytest
 from packaging.requirements import Requirement
 
 import ads_pipeline
-from ads_pipeline.orchestration.instance_storage import SCHEMA as DAGSTER_SCHEMA
-from ads_pipeline.settings import read_settings
-from ads_pipeline_tests.engine.test_engine import descendants, wait_until_gone
+from ads_pipeline.orchestration.event_storage.instance_storage import SCHEMA as DAGSTER_SCHEMA
+from ads_pipeline.settings.environment import read_settings
 from ads_pipeline_tests.example_counts import TIMES
 from ads_pipeline_tests.orchestration.dagster_server import DagsterServer, dagster_server
 from ads_pipeline_tests.orchestration.test_instance_storage import tables_of
+from ads_pipeline_tests.spark.engine.test_engine import descendants, wait_until_gone
 
 ROOT = Path(ads_pipeline.__file__).parent.parent
 LIBRARIES = Path(pytest.__file__).parents[1]
@@ -106,7 +106,7 @@ def test_wheel_contains_what_its_commands_need(wheel: Path) -> None:
 
 def test_shipped_configuration_is_the_checkouts() -> None:
     """`dagster dev` in the checkout and `ads-pipeline dev` anywhere configure Dagster alike."""
-    assert (ROOT / "dagster.yaml").read_text() == (ROOT / "ads_pipeline/config/dagster.yaml").read_text()
+    assert (ROOT / "dagster.yaml").read_text() == (ROOT / "ads_pipeline/settings/config/dagster.yaml").read_text()
 
 
 def test_requirements_are_ranges(wheel: Path) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import NoReturn
 
-from ads_pipeline.errors import BadName
+from ads_pipeline.domain.errors import BadName
 
 
 def _identifier(max_length: int) -> tuple[re.Pattern[str], str]:

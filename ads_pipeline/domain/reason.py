@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, Self
 
 from ads_pipeline.domain.partition import validate_name
-from ads_pipeline.quoting import printable
+from ads_pipeline.domain.quoting import printable
 
 DEMOTED: Final = "demoted"  # the error class of an operator's demotion
 MAX_SAMPLES: Final = 5

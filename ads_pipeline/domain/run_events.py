@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final
 
-from ads_pipeline.errors import BadEvent
-from ads_pipeline.quoting import quoted
+from ads_pipeline.domain.errors import BadEvent
+from ads_pipeline.domain.quoting import quoted
 
 # MINOR grows with additions that readers may ignore, MAJOR with any other change. A test records the contract of this
 # version; docs/run-events.md has the rule.

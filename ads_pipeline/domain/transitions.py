@@ -9,10 +9,10 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Self
 
+from ads_pipeline.domain.errors import IllegalTransition
 from ads_pipeline.domain.measures import NO_MEASURES, Measures
 from ads_pipeline.domain.partition import PartitionKey, Run, validate_name
 from ads_pipeline.domain.reason import Reason
-from ads_pipeline.errors import IllegalTransition
 
 
 class Status(StrEnum):

@@ -5,7 +5,7 @@ from typing import Final
 DATE_COLUMN: Final = "logical_date"
 KEY_COLUMNS: Final = ("customer_id", "run_id", "schema_version")
 CURRENT_SUFFIX: Final = "_current"  # of the view that shows only current runs
-_IDENTITY_COLUMNS: Final = ("date", "customer_id")  # `contracts.models.Row` declares them for every query
+_IDENTITY_COLUMNS: Final = ("date", "customer_id")  # `contract_models.Row` declares them for every query
 # Names of columns and views that a later release may add are refused now, because they could never be renamed.
 _RESERVED_COLUMNS: Final = frozenset(
     (

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from ads_pipeline.domain.quota import Operation, Refused
-from ads_pipeline.google_ads.budget import Budget, CallResult
+from ads_pipeline.domain.fetching.quota import Operation, Refused
 from ads_pipeline.google_ads.client import Clients
-from ads_pipeline.google_ads.faults import Fault, read_fault
+from ads_pipeline.google_ads.faults.fault_reading import Fault, read_fault
+from ads_pipeline.google_ads.operation_budget import Budget, CallResult
 
 _T = TypeVar("_T")
 

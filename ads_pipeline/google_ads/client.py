@@ -8,7 +8,7 @@ from google.ads.googleads.client import GoogleAdsClient
 from google.auth.exceptions import GoogleAuthError, MalformedError, TransportError
 
 from ads_pipeline.google_ads.configuration import ClientConfiguration, installed_versions
-from ads_pipeline.google_ads.faults import RequestContext
+from ads_pipeline.google_ads.faults.fault_reading import RequestContext
 
 CLIENT_LOGGER: Final = "google.ads.googleads"
 STREAM_SECONDS: Final = 3_600.0  # the client has no deadline of its own, and streams have hung for hours

@@ -17,9 +17,9 @@ from typing import Any, Final
 
 import yaml
 
-from ads_pipeline.errors import BadSettings, Mistake
-from ads_pipeline.google_ads.scrubbing import Scrubber
-from ads_pipeline.quoting import printable
+from ads_pipeline.domain.errors import BadSettings, Mistake
+from ads_pipeline.domain.quoting import printable
+from ads_pipeline.google_ads.faults.scrubbing import Scrubber
 
 VARIABLE: Final = "ADS_PIPELINE_GOOGLE_ADS"
 FROM_ENVIRONMENT: Final = "env"

@@ -7,19 +7,19 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from ads_pipeline.domain.accounts import Account
-from ads_pipeline.domain.fetching import SkippedFetch
-from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.google_ads.faults import Fault
-from ads_pipeline.google_ads.ranges import WIDEST, KnownWidths
-from ads_pipeline.google_ads.windows import (
+from ads_pipeline.domain.days.settlement import (
     DayLimits,
     closes_at,
     find_zone,
     first_day_in_reach,
     is_known_zone,
 )
-from ads_pipeline.query_file import Query
+from ads_pipeline.domain.fetching.account import Account
+from ads_pipeline.domain.fetching.fetch_results import SkippedFetch
+from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.google_ads.faults.fault_reading import Fault
+from ads_pipeline.google_ads.requests.ranges import WIDEST, KnownWidths
+from ads_pipeline.settings.query_file import Query
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,24 +15,24 @@ from importlib.metadata import version
 from itertools import compress
 from typing import Any, Final
 
-from ads_pipeline.domain.outages import SOURCE_UNAVAILABLE, TIMED_OUT, TRANSIENT
+from ads_pipeline.domain.batches import split_batches
+from ads_pipeline.domain.days.settlement import DayLimits, closes_at, find_zone, is_known_zone, is_provisional
+from ads_pipeline.domain.errors import AdsPipelineError, BadJson, FieldRefused, RawUnavailable, StreamRefused
+from ads_pipeline.domain.fetching.outages import SOURCE_UNAVAILABLE, TIMED_OUT, TRANSIENT
 from ads_pipeline.domain.partition import Run
-from ads_pipeline.domain.sequences import split_batches
-from ads_pipeline.errors import AdsPipelineError, BadJson, FieldRefused, RawUnavailable, StreamRefused
+from ads_pipeline.domain.quoting import quoted
 from ads_pipeline.google_ads.client import Clients
-from ads_pipeline.google_ads.descriptors import VersionFields
-from ads_pipeline.google_ads.fault_table import GOOGLE_ADS_ERROR, ROWS_REFUSED, UNRECOGNIZED_FIELD
-from ads_pipeline.google_ads.faults import Fault, clean_request_id, make_fault, read_fault
-from ads_pipeline.google_ads.flattening import Flattener
-from ads_pipeline.google_ads.gaql import complete_query
-from ads_pipeline.google_ads.ranges import FetchRange
-from ads_pipeline.google_ads.windows import DayLimits, closes_at, find_zone, is_known_zone, is_provisional
-from ads_pipeline.query_file import Query
-from ads_pipeline.quoting import quoted
-from ads_pipeline.raw.landing import RawRuns
-from ads_pipeline.raw.row_encoding import StrictLine, encode_columns
-from ads_pipeline.raw.seal import Seal, SealFacts, hash_gaql
-from ads_pipeline.raw.unsealed_run import UnsealedRun
+from ads_pipeline.google_ads.faults.fault_reading import Fault, clean_request_id, make_fault, read_fault
+from ads_pipeline.google_ads.faults.fault_table import GOOGLE_ADS_ERROR, ROWS_REFUSED, UNRECOGNIZED_FIELD
+from ads_pipeline.google_ads.requests.descriptors import VersionFields
+from ads_pipeline.google_ads.requests.flattening import Flattener
+from ads_pipeline.google_ads.requests.gaql import complete_query
+from ads_pipeline.google_ads.requests.ranges import FetchRange
+from ads_pipeline.lake.raw.landing import RawRuns
+from ads_pipeline.lake.raw.row_encoding import StrictLine, encode_columns
+from ads_pipeline.lake.raw.seal import Seal, SealFacts, hash_gaql
+from ads_pipeline.lake.raw.unsealed_run import UnsealedRun
+from ads_pipeline.settings.query_file import Query
 
 _CURRENCY: Final = re.compile(r"[A-Z]{3}")
 STALL_LIMIT: Final = timedelta(minutes=5)

@@ -10,29 +10,29 @@ from typing import Self
 
 import sqlalchemy as sa
 
-from ads_pipeline.domain.freshness import DEFAULT_TENANCY, Tenancy
+from ads_pipeline.domain.days.materialization_status import DEFAULT_TENANCY, Tenancy
 from ads_pipeline.domain.run_events import EventOrigin
-from ads_pipeline.ledger import database
-from ads_pipeline.ledger.control.audit_log import AuditLog
 from ads_pipeline.ledger.control.control_actions import ControlActions
 from ads_pipeline.ledger.control.failed_fetches import FailedFetches
-from ads_pipeline.ledger.control.leases import Lease, Leases
 from ads_pipeline.ledger.control.retry_queue import RetryQueue
 from ads_pipeline.ledger.events.event_log import EventLog, new_origin
 from ads_pipeline.ledger.events.event_reader import EventReader
 from ads_pipeline.ledger.events.snapshots import completing_run
-from ads_pipeline.ledger.extraction.accounts import AccountReader, Accounts
-from ads_pipeline.ledger.extraction.quota import Quota, QuotaReader
+from ads_pipeline.ledger.extraction.account_table import AccountReader, Accounts
+from ads_pipeline.ledger.extraction.operation_quota import Quota, QuotaReader
+from ads_pipeline.ledger.sql import database
 from ads_pipeline.ledger.state.days import Days
-from ads_pipeline.ledger.state.loads import Loads
-from ads_pipeline.ledger.state.publications import Publications
-from ads_pipeline.ledger.state.registration import Registrations
-from ads_pipeline.ledger.state.restatements import Restatements
+from ads_pipeline.ledger.state.load_recorder import Loads
+from ads_pipeline.ledger.state.pointers import Publications
+from ads_pipeline.ledger.state.restatement_reader import Restatements
 from ads_pipeline.ledger.state.run_history import RunHistory
+from ads_pipeline.ledger.state.run_registration import Registrations
 from ads_pipeline.ledger.state.states import States
 from ads_pipeline.ledger.state.verdicts import Verdicts
 from ads_pipeline.ledger.status.status_table import StatusTable
-from ads_pipeline.ledger.transactions import Clock, LedgerWriter
+from ads_pipeline.ledger.write_steps.audit_log import AuditLog
+from ads_pipeline.ledger.write_steps.leases import Lease, Leases
+from ads_pipeline.ledger.write_steps.transactions import Clock, LedgerWriter
 
 
 class LedgerReader:

@@ -9,8 +9,8 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from ads_pipeline.ledger import database
 from ads_pipeline.ledger.role_guards import guard_statements
+from ads_pipeline.ledger.sql import database
 
 DAGSTER_SCHEMA: Final = "dagster_records"
 

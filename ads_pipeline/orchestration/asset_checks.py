@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
 
-from ads_pipeline.domain.conditions import QUIET_CONDITIONS, Condition
+from ads_pipeline.domain.days.conditions import QUIET_CONDITIONS, Condition
+from ads_pipeline.domain.days.readability import DayCondition
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.readability import DayCondition
 from ads_pipeline.domain.transitions import Outcome
-from ads_pipeline.orchestration.batching import batched_events
 from ads_pipeline.orchestration.complete_check import report_complete
+from ads_pipeline.orchestration.event_storage.batching import batched_events
 from ads_pipeline.orchestration.materializations import find_unreported
 from ads_pipeline.orchestration.metadata import describe_status, describe_verdict, find_targets
 from ads_pipeline.orchestration.partitions import (
@@ -25,13 +25,13 @@ from ads_pipeline.orchestration.partitions import (
     warehouse_asset_key,
 )
 from ads_pipeline.orchestration.resources import RunResources, SparkResource, claim_keys
-from ads_pipeline.pipeline.day_conditions import DayRules, describe_days
-from ads_pipeline.pipeline.deciding_verdicts import find_deciding_verdicts
-from ads_pipeline.pipeline.next_steps import find_next_commands
-from ads_pipeline.validator.judgement import Judgement
+from ads_pipeline.pipeline.days.day_conditions import DayRules, describe_days
+from ads_pipeline.pipeline.days.deciding_verdicts import find_deciding_verdicts
+from ads_pipeline.pipeline.days.next_steps import find_next_commands
+from ads_pipeline.validation.judgement import Judgement
 
 if TYPE_CHECKING:
-    from ads_pipeline.pipeline.judging import JudgingResult
+    from ads_pipeline.pipeline.validation import JudgingResult
 
 VALID, READABLE = "valid", "readable"
 PASSED: Final = frozenset({Condition.READABLE, Condition.RESTATED})

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import dagster as dg
 
-from ads_pipeline.contracts.registry import Contracts
 from ads_pipeline.domain.measures import PartitionRestatement
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.rectangles import MAX_PARTITIONS
-from ads_pipeline.ledger.values import DayWindow
+from ads_pipeline.ledger.sql.ledger_values import DayWindow
 from ads_pipeline.orchestration import catalog
 from ads_pipeline.orchestration.fetching import find_backfill
 from ads_pipeline.orchestration.io_manager import LoadedPartitions, SealedPartitions, suppress_materialization
@@ -19,9 +18,10 @@ from ads_pipeline.orchestration.materializations import find_currency, sum_cost
 from ads_pipeline.orchestration.metadata import describe_load, describe_restatement
 from ads_pipeline.orchestration.partitions import raw_asset_key, warehouse_asset_key
 from ads_pipeline.orchestration.resources import RunResources, SparkResource, claim_partitions
-from ads_pipeline.orchestration.run_tags import QUERY_TAG
-from ads_pipeline.query_file import Query
-from ads_pipeline.settings import Settings
+from ads_pipeline.orchestration.runs.run_tags import QUERY_TAG
+from ads_pipeline.settings.environment import Settings
+from ads_pipeline.settings.query_file import Query
+from ads_pipeline.validation.contract_registry import Contracts
 
 if TYPE_CHECKING:
     from ads_pipeline.pipeline.loading import Loader

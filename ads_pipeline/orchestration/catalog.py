@@ -9,19 +9,19 @@ from typing import Any, Final
 
 import dagster as dg
 
-from ads_pipeline.contracts.registry import Contracts
-from ads_pipeline.domain.conditions import CONDITIONS, Condition, urgency
+from ads_pipeline.domain.days.conditions import CONDITIONS, Condition, urgency
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.ledger.transactions import Clock
+from ads_pipeline.lake.warehouse.table_values import WarehouseTable
+from ads_pipeline.ledger.write_steps.transactions import Clock
+from ads_pipeline.operations.report.basis import find_basis
+from ads_pipeline.operations.report.content import LETTERS, Note, ReportContent
+from ads_pipeline.operations.report.document import summarize
+from ads_pipeline.operations.report.writing import ReportWriter, report_path
 from ads_pipeline.orchestration.partitions import warehouse_asset_key
 from ads_pipeline.orchestration.resources import RunResources
-from ads_pipeline.query_file import Query
-from ads_pipeline.report.basis import find_basis
-from ads_pipeline.report.content import LETTERS, Note, ReportContent
-from ads_pipeline.report.document import summarize
-from ads_pipeline.report.writing import ReportWriter, report_path
-from ads_pipeline.settings import Settings
-from ads_pipeline.warehouse.values import WarehouseTable
+from ads_pipeline.settings.environment import Settings
+from ads_pipeline.settings.query_file import Query
+from ads_pipeline.validation.contract_registry import Contracts
 
 RAW_GROUP, WAREHOUSE_GROUP, SOURCE_GROUP, OUTPUT_GROUP = "raw", "warehouse", "source", "outputs"
 MAX_WORK: Final = 100  # rows of the table; the report has all

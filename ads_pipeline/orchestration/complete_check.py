@@ -11,16 +11,16 @@ from typing import Any, Final
 
 import dagster as dg
 
-from ads_pipeline.domain.conditions import NEEDS_OPERATOR, count_unreadable, urgency
+from ads_pipeline.domain.days.conditions import NEEDS_OPERATOR, count_unreadable, urgency
+from ads_pipeline.domain.days.readability import DayCondition
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.readability import DayCondition
 from ads_pipeline.ledger.ledger import LedgerReader
-from ads_pipeline.ledger.values import DayWindow
-from ads_pipeline.orchestration.dagster_private import build_target
+from ads_pipeline.ledger.sql.ledger_values import DayWindow
+from ads_pipeline.orchestration.event_storage.dagster_private import build_target
 from ads_pipeline.orchestration.partitions import warehouse_asset_key
 from ads_pipeline.orchestration.resources import RunResources
-from ads_pipeline.pipeline.day_conditions import UNREADABLE, DayRules, find_gaps
-from ads_pipeline.settings import Settings
+from ads_pipeline.pipeline.days.day_conditions import UNREADABLE, DayRules, find_gaps
+from ads_pipeline.settings.environment import Settings
 
 COMPLETE: Final = "complete"
 MAX_SINGLE: Final = 100

@@ -11,17 +11,17 @@ from typing import Any, Final
 
 import dagster as dg
 
-from ads_pipeline.domain.conditions import count_unreadable
+from ads_pipeline.domain.days.conditions import count_unreadable
 from ads_pipeline.domain.partition import parse_date
 from ads_pipeline.ledger.events.snapshots import Follower
+from ads_pipeline.operations.report.writing import report_path
 from ads_pipeline.orchestration.asset_checks import check_keys
 from ads_pipeline.orchestration.catalog import REPORT_KEY
-from ads_pipeline.orchestration.ended_runs import close_finished_runs
 from ads_pipeline.orchestration.partitions import CUSTOMERS, asset_keys, find_invalid_customers
 from ads_pipeline.orchestration.resources import build_sensor_resources, open_ledger_engine
-from ads_pipeline.orchestration.run_tags import range_tags
-from ads_pipeline.report.writing import report_path
-from ads_pipeline.settings import Settings
+from ads_pipeline.orchestration.runs.ended_runs import close_finished_runs
+from ads_pipeline.orchestration.runs.run_tags import range_tags
+from ads_pipeline.settings.environment import Settings
 
 QUIET: Final[dict[str, Any]] = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 

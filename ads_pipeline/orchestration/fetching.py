@@ -9,12 +9,12 @@ from typing import Final
 
 import dagster as dg
 
-from ads_pipeline.domain.fetching import Backfill
+from ads_pipeline.domain.fetching.fetch_results import Backfill
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.google_ads.configuration import ClientConfiguration
+from ads_pipeline.lake.raw.run_source import Landed, Source
 from ads_pipeline.orchestration.partitions import parse_partition_names, raw_asset_key
 from ads_pipeline.orchestration.resources import RunResources, SensorResources, SourceFactory
-from ads_pipeline.raw.source import Landed, Source
 
 BACKFILL_TAG: Final = "dagster/backfill"
 
@@ -29,7 +29,7 @@ class FetchingSource:
 
     def land(self, partitions: Sequence[PartitionKey], backfill: Backfill | None = None) -> Landed:
         """Fetch the partitions of a run. Raises TypeError in a sensor, which has no write access."""
-        from ads_pipeline.pipeline.extraction.extraction import Extraction  # noqa: PLC0415 - takes seconds
+        from ads_pipeline.pipeline.extraction.google_ads_extraction import Extraction  # noqa: PLC0415 - takes seconds
 
         resources = self._resources
         if not isinstance(resources, RunResources):

@@ -10,11 +10,13 @@ from typing import Any, TypeVar
 
 import dagster as dg
 
+from ads_pipeline.domain.fetching.retry_forecast import LeaseHolder
 from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.domain.quoting import printable
 from ads_pipeline.domain.transitions import Status
-from ads_pipeline.ledger.control.retries import LeaseHolder
-from ads_pipeline.orchestration.batching import batched_events
-from ads_pipeline.orchestration.dagster_private import SUPPRESS_MATERIALIZATION
+from ads_pipeline.lake.raw.run_source import Landed
+from ads_pipeline.orchestration.event_storage.batching import batched_events
+from ads_pipeline.orchestration.event_storage.dagster_private import SUPPRESS_MATERIALIZATION
 from ads_pipeline.orchestration.materializations import (
     build_materialization,
     describe_inputs,
@@ -24,9 +26,7 @@ from ads_pipeline.orchestration.materializations import (
 from ads_pipeline.orchestration.metadata import describe_run
 from ads_pipeline.orchestration.partitions import parse_partition_names
 from ads_pipeline.orchestration.resources import RunResources
-from ads_pipeline.pipeline.day_conditions import DayRules, describe_days
-from ads_pipeline.quoting import printable
-from ads_pipeline.raw.source import Landed
+from ads_pipeline.pipeline.days.day_conditions import DayRules, describe_days
 
 MetadataByKey = Mapping[PartitionKey, Mapping[str, Any]]
 Holders = Mapping[PartitionKey, LeaseHolder]

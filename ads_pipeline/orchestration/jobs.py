@@ -8,11 +8,11 @@ from typing import Final
 
 import dagster as dg
 
-from ads_pipeline.engine.private_directory import remove_abandoned
-from ads_pipeline.errors import WarehouseError
+from ads_pipeline.domain.errors import WarehouseError
 from ads_pipeline.google_ads.configuration import ClientConfiguration
 from ads_pipeline.orchestration.partitions import CUSTOMERS
 from ads_pipeline.orchestration.resources import RunResources, SparkResource
+from ads_pipeline.spark.private_directory import remove_abandoned
 
 EVENTS_KEPT: Final = timedelta(days=400)  # covers a comparison with the same month of last year
 
@@ -103,7 +103,7 @@ def build_discovery(configuration: ClientConfiguration) -> dg.JobDefinition:
 
     @dg.op(description="Lists the accounts below the configured managers, and parks those that cannot be fetched.")
     def find_accounts(context: dg.OpExecutionContext, run_resources: dg.ResourceParam[RunResources]) -> None:
-        from ads_pipeline.pipeline.extraction.extraction import Extraction  # noqa: PLC0415 - takes seconds
+        from ads_pipeline.pipeline.extraction.google_ads_extraction import Extraction  # noqa: PLC0415 - takes seconds
 
         apis, ledger = run_resources.settings.google_apis, run_resources.ledger
         report = Extraction(apis=apis, configuration=configuration, ledger=ledger).discover()

@@ -10,12 +10,12 @@ from typing import Any, Final
 
 import dagster as dg
 
-from ads_pipeline.domain.conditions import READABLE_CONDITIONS, Condition
+from ads_pipeline.domain.days.conditions import READABLE_CONDITIONS, Condition
+from ads_pipeline.domain.days.readability import DayCondition
+from ads_pipeline.domain.errors import RawError
 from ads_pipeline.domain.partition import PartitionKey, Run
-from ads_pipeline.domain.readability import DayCondition
 from ads_pipeline.domain.transitions import RegisteredRun
-from ads_pipeline.errors import RawError
-from ads_pipeline.ledger.values import Pointer
+from ads_pipeline.ledger.sql.ledger_values import Pointer
 from ads_pipeline.orchestration.metadata import describe_load, describe_removal, find_materializations
 from ads_pipeline.orchestration.partitions import dimension_tags, raw_asset_key
 from ads_pipeline.orchestration.resources import RunResources

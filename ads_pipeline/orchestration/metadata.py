@@ -7,15 +7,15 @@ from urllib.parse import quote
 
 import dagster as dg
 
+from ads_pipeline.domain.errors import AdsPipelineError
 from ads_pipeline.domain.measures import PartitionRestatement
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import Outcome, RegisteredRun
-from ads_pipeline.errors import AdsPipelineError
-from ads_pipeline.ledger.values import Pointer
-from ads_pipeline.orchestration.dagster_private import build_target
+from ads_pipeline.ledger.sql.ledger_values import Pointer
+from ads_pipeline.orchestration.event_storage.dagster_private import build_target
 from ads_pipeline.orchestration.partitions import raw_asset_key
-from ads_pipeline.pipeline.staleness import AssetStatus
-from ads_pipeline.validator.judgement import Judgement
+from ads_pipeline.pipeline.days.staleness import AssetStatus
+from ads_pipeline.validation.judgement import Judgement
 
 EMPTY: Final[Mapping[str, Any]] = MappingProxyType({})
 SHOWN_NOTES: Final = ("request_id", "range", "query_resource_consumption", "provisional")

@@ -7,8 +7,8 @@ from typing import Final
 
 import dagster as dg
 
+from ads_pipeline.domain.errors import BadName
 from ads_pipeline.domain.partition import PartitionKey, find_customer_problem, parse_dagster_key
-from ads_pipeline.errors import BadName
 
 CUSTOMERS: Final = "google_ads_customers"
 CUSTOMER, DATE = "customer", "date"

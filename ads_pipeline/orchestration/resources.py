@@ -14,37 +14,37 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import dagster as dg
 
-from ads_pipeline.contracts.registry import DeclaredVersions, read_contracts
-from ads_pipeline.domain.fetching import SkippedFetch
+from ads_pipeline.domain.errors import LeaseLost
+from ads_pipeline.domain.fetching.fetch_results import SkippedFetch
+from ads_pipeline.domain.fetching.retry_forecast import LeaseHolder
+from ads_pipeline.domain.log_lines import LogEvent, log_event
 from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.domain.quoting import printable
 from ads_pipeline.domain.run_events import EventOrigin
-from ads_pipeline.errors import LeaseLost
-from ads_pipeline.ledger import database
-from ads_pipeline.ledger.control.leases import Lease
-from ads_pipeline.ledger.control.retries import LeaseHolder
-from ads_pipeline.ledger.events.run_completion import RunCompletionLog
+from ads_pipeline.lake.raw.landing import RawRuns
+from ads_pipeline.lake.raw.run_source import Source
+from ads_pipeline.ledger.events.completed_runs import RunCompletionLog
 from ads_pipeline.ledger.events.snapshots import follow_in_background
 from ads_pipeline.ledger.ledger import Ledger, LedgerReader
-from ads_pipeline.ledger.values import ClaimResult
-from ads_pipeline.log_events import LogEvent, log_event
+from ads_pipeline.ledger.sql import database
+from ads_pipeline.ledger.sql.ledger_values import ClaimResult
+from ads_pipeline.ledger.write_steps.leases import Lease
 from ads_pipeline.orchestration.partitions import parse_partition_names
 from ads_pipeline.pipeline.arrivals import SealedRuns
-from ads_pipeline.pipeline.registration import SealRegister
-from ads_pipeline.pipeline.staleness import StalenessCalculator, asset_code_versions
-from ads_pipeline.progress import progress_on
-from ads_pipeline.quoting import printable
-from ads_pipeline.raw.landing import RawRuns
-from ads_pipeline.raw.source import Source
-from ads_pipeline.settings import Settings
+from ads_pipeline.pipeline.days.staleness import StalenessCalculator, asset_code_versions
+from ads_pipeline.pipeline.progress import progress_on
+from ads_pipeline.pipeline.registered_seals import SealRegister
+from ads_pipeline.settings.environment import Settings
+from ads_pipeline.validation.contract_registry import DeclaredVersions, read_contracts
 
 if TYPE_CHECKING:  # they load Spark, Arrow and Delta, which neither the definitions nor the sensors need
     from pyspark.sql import SparkSession
 
+    from ads_pipeline.lake.warehouse.replacement import Warehouse
     from ads_pipeline.pipeline.pipeline import Pipeline
     from ads_pipeline.pipeline.readers import Readers
     from ads_pipeline.pipeline.repeated_reconciliation import RepeatedReconciliation
     from ads_pipeline.pipeline.staged_runs import StagedRuns
-    from ads_pipeline.warehouse.publication import Warehouse
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -115,7 +115,7 @@ class RunResources(SensorResources):
 
     @property
     def warehouse(self) -> "Warehouse":
-        from ads_pipeline.warehouse.publication import Warehouse  # noqa: PLC0415
+        from ads_pipeline.lake.warehouse.replacement import Warehouse  # noqa: PLC0415
 
         return Warehouse(self.settings.warehouse_location)
 

@@ -10,11 +10,11 @@ from typing import Any, Final
 
 import dagster as dg
 
-from ads_pipeline.engine.address import describe_silence, engine_link
-from ads_pipeline.engine.run_files import RunFiles, RunProcess, run_files
-from ads_pipeline.engine.run_requests import RunAnswer, RunRequest, describe_environment, request_run
-from ads_pipeline.orchestration import dagster_private
-from ads_pipeline.settings import find_home
+from ads_pipeline.orchestration.event_storage import dagster_private
+from ads_pipeline.settings.environment import find_home
+from ads_pipeline.spark.engine.run_files import RunFiles, RunProcess, run_files
+from ads_pipeline.spark.engine.start_requests import RunAnswer, RunRequest, describe_environment, request_run
+from ads_pipeline.spark.engine_address import describe_silence, engine_link
 
 PROCESS_TAG: Final = "ads_pipeline/process"  # of a run that the engine executes
 

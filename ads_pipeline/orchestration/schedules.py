@@ -6,12 +6,12 @@ from typing import Final
 
 import dagster as dg
 
+from ads_pipeline.domain.batches import split_batches
 from ads_pipeline.domain.rectangles import MAX_PARTITIONS
-from ads_pipeline.domain.sequences import split_batches
 from ads_pipeline.google_ads.configuration import ClientConfiguration
 from ads_pipeline.orchestration.jobs import build_discovery, build_maintenance, build_reconciliation
 from ads_pipeline.orchestration.partitions import CUSTOMERS, asset_keys, drop_invalid_customers
-from ads_pipeline.orchestration.run_tags import range_tags
+from ads_pipeline.orchestration.runs.run_tags import range_tags
 
 ON: Final = dg.DefaultScheduleStatus.RUNNING
 

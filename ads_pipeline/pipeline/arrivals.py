@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from typing import Final
 
-from ads_pipeline.domain.fetching import Backfill
+from ads_pipeline.domain.fetching.fetch_results import Backfill
 from ads_pipeline.domain.partition import PartitionKey, Run
+from ads_pipeline.lake.raw.discovery import DamagedRun, Found, RunWithoutSeal
+from ads_pipeline.lake.raw.landing import RawRuns
+from ads_pipeline.lake.raw.run_source import Landed
+from ads_pipeline.lake.raw.seal import Seal
 from ads_pipeline.ledger.state.run_history import RunHistory
-from ads_pipeline.raw.discovery import DamagedRun, Found, RunWithoutSeal
-from ads_pipeline.raw.landing import RawRuns
-from ads_pipeline.raw.seal import Seal
-from ads_pipeline.raw.source import Landed
 
 SENSOR_WINDOW: Final = timedelta(days=92)  # the days that each tick of a sensor searches
 DAYS_READ_ONE_BY_ONE: Final = 1_000  # of more, if most days have changed, one walk over a disk is cheaper

@@ -12,11 +12,8 @@ from typing import Final, TypeVar
 
 from pyspark.sql import SparkSession
 
-from ads_pipeline.contracts.registry import Contracts
-from ads_pipeline.domain.partition import PartitionKey, Run
-from ads_pipeline.domain.sequences import split_batches
-from ads_pipeline.domain.transitions import Outcome, PartitionState, Status
-from ads_pipeline.errors import (
+from ads_pipeline.domain.batches import split_batches
+from ads_pipeline.domain.errors import (
     AdsPipelineError,
     ContractMissing,
     FilesDamaged,
@@ -26,21 +23,24 @@ from ads_pipeline.errors import (
     UnsafePath,
     WarehouseError,
 )
-from ads_pipeline.ledger.state.loads import Loads
-from ads_pipeline.ledger.state.publications import Publications
+from ads_pipeline.domain.log_lines import LogEvent, log_event
+from ads_pipeline.domain.partition import PartitionKey, Run
+from ads_pipeline.domain.transitions import Outcome, PartitionState, Status
+from ads_pipeline.lake.raw.landing import RawRuns
+from ads_pipeline.lake.raw.reading import PAYLOAD_CHANGED
+from ads_pipeline.lake.warehouse.file_damage import DamagedFile
+from ads_pipeline.lake.warehouse.replacement import Warehouse
+from ads_pipeline.lake.warehouse.table_values import Load, StagedFile, TableLoadResult, WarehouseTable
+from ads_pipeline.ledger.sql.ledger_values import Publication
+from ads_pipeline.ledger.state.load_recorder import Loads
+from ads_pipeline.ledger.state.pointers import Publications
 from ads_pipeline.ledger.state.run_history import RunHistory
 from ads_pipeline.ledger.state.states import States
-from ads_pipeline.ledger.values import Publication
-from ads_pipeline.log_events import LogEvent, log_event
-from ads_pipeline.pipeline.registration import SealRegister, compare_with_seal
+from ads_pipeline.pipeline.progress import ProgressReporter, no_progress
+from ads_pipeline.pipeline.registered_seals import SealRegister, compare_with_seal
 from ads_pipeline.pipeline.staged_runs import StagedRuns, sink_into
-from ads_pipeline.progress import ProgressReporter, no_progress
-from ads_pipeline.raw.landing import RawRuns
-from ads_pipeline.raw.reading import PAYLOAD_CHANGED
-from ads_pipeline.validator.judging import SealedPayload, judge_and_write
-from ads_pipeline.warehouse.file_damage import DamagedFile
-from ads_pipeline.warehouse.publication import Warehouse
-from ads_pipeline.warehouse.values import Load, StagedFile, TableLoadResult, WarehouseTable
+from ads_pipeline.validation.contract_registry import Contracts
+from ads_pipeline.validation.spark_job import SealedPayload, judge_and_write
 
 _LOG: Final = logging.getLogger(__name__)
 

@@ -2,15 +2,15 @@
 
 from pyspark.sql import SparkSession
 
-from ads_pipeline.contracts.registry import Contracts
+from ads_pipeline.lake.raw.landing import RawRuns
+from ads_pipeline.lake.warehouse.replacement import Warehouse
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.pipeline.judging import Validation
 from ads_pipeline.pipeline.loading import Loader
-from ads_pipeline.pipeline.registration import SealRegister
+from ads_pipeline.pipeline.progress import ProgressReporter, no_progress
+from ads_pipeline.pipeline.registered_seals import SealRegister
 from ads_pipeline.pipeline.staged_runs import StagedRuns
-from ads_pipeline.progress import ProgressReporter, no_progress
-from ads_pipeline.raw.landing import RawRuns
-from ads_pipeline.warehouse.publication import Warehouse
+from ads_pipeline.pipeline.validation import Validation
+from ads_pipeline.validation.contract_registry import Contracts
 
 
 class Pipeline:

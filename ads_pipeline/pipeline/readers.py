@@ -1,6 +1,6 @@
 """Reads the visible rows of the warehouse through Spark or DuckDB.
 
-Nothing here writes. Repair is in `pipeline.reconciliation`; missing days are listed by `pipeline.day_conditions`.
+Nothing here writes. Repair is in `pipeline.reconciliation`; missing days are listed by `day_conditions`.
 """
 
 import logging
@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
+from ads_pipeline.domain.errors import LogDamaged
+from ads_pipeline.domain.log_lines import LogEvent, log_event
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.errors import LogDamaged
-from ads_pipeline.ledger.state.publications import Publications
-from ads_pipeline.ledger.values import DayWindow
-from ads_pipeline.log_events import LogEvent, log_event
-from ads_pipeline.warehouse.columns import LONG_TYPE, TableColumn
-from ads_pipeline.warehouse.values import WarehouseTable
-from ads_pipeline.warehouse.visible_rows import TableView, leave_out_damaged, open_newest_version, read_with_spark
+from ads_pipeline.lake.readers.visible_rows import TableView, leave_out_damaged, open_newest_version, read_with_spark
+from ads_pipeline.lake.warehouse.columns import LONG_TYPE, TableColumn
+from ads_pipeline.lake.warehouse.table_values import WarehouseTable
+from ads_pipeline.ledger.sql.ledger_values import DayWindow
+from ads_pipeline.ledger.state.pointers import Publications
 
 if TYPE_CHECKING:
     import duckdb
@@ -118,6 +118,6 @@ def _read_undamaged(view: TableView, statement: str, values: Sequence[Any]) -> l
 
 
 def _connect(views: Iterable[TableView]) -> "duckdb.DuckDBPyConnection":
-    from ads_pipeline.warehouse.sql_session import connect_duckdb  # noqa: PLC0415 - it loads pandas
+    from ads_pipeline.lake.readers.sql_session import connect_duckdb  # noqa: PLC0415 - it loads pandas
 
     return connect_duckdb(views)

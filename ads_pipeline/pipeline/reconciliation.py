@@ -10,16 +10,16 @@ from datetime import date
 from enum import IntEnum
 from typing import Final
 
+from ads_pipeline.domain.log_lines import LogEvent, log_event
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import Status, Verdict
-from ads_pipeline.ledger.state.publications import Publications
-from ads_pipeline.ledger.values import DayWindow, ExpectedContent
-from ads_pipeline.log_events import LogEvent, log_event
+from ads_pipeline.lake.warehouse.file_damage import DamagedFile
+from ads_pipeline.lake.warehouse.replacement import Warehouse
+from ads_pipeline.lake.warehouse.table_values import HeldPartition
+from ads_pipeline.ledger.sql.ledger_values import DayWindow, ExpectedContent
+from ads_pipeline.ledger.state.pointers import Publications
 from ads_pipeline.pipeline.loading import LoadResult, combine
 from ads_pipeline.pipeline.pipeline import Pipeline
-from ads_pipeline.warehouse.file_damage import DamagedFile
-from ads_pipeline.warehouse.publication import Warehouse
-from ads_pipeline.warehouse.values import HeldPartition
 
 _LOG: Final = logging.getLogger(__name__)
 

@@ -13,12 +13,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
+from ads_pipeline.domain.errors import BadName
 from ads_pipeline.domain.partition import parse_date
-from ads_pipeline.errors import BadName
+from ads_pipeline.lake.storage.durable_files import atomic_write, make_durable_directories
 from ads_pipeline.ledger.events.new_events import COMMIT_DELAY
-from ads_pipeline.ledger.values import DayChanges, DayWindow
+from ads_pipeline.ledger.sql.ledger_values import DayChanges, DayWindow
 from ads_pipeline.pipeline.reconciliation import ReconcileResult, Reconciliation
-from ads_pipeline.storage.durable_files import atomic_write, make_durable_directories
 
 FULL_PASS_AFTER: Final = timedelta(days=1)
 MAX_GAP: Final = timedelta(days=7)  # days so close together are looked at in one pass

@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
 
+from ads_pipeline.domain.fetching.retry_forecast import OpenRequest, ScheduledRetry
+from ads_pipeline.domain.fetching.retry_policy import Lane, RetryPolicy, allocate_slots
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.retry import Lane, RetryPolicy, allocate_slots
 from ads_pipeline.domain.transitions import Action, Status
 from ads_pipeline.ledger.control.control_actions import ControlActions
-from ads_pipeline.ledger.control.retries import OpenRequest, ScheduledRetry
 from ads_pipeline.ledger.ledger import LedgerReader
-from ads_pipeline.ledger.values import ActionRequest, ActionResult
+from ads_pipeline.ledger.sql.ledger_values import ActionRequest, ActionResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,9 +12,9 @@ from typing import Any
 import pyarrow as pa
 
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.validator.run_judging import RowSink, SealedRun
-from ads_pipeline.warehouse.file_writer import RowsOfRun, StagedRows, decode_files, encode_files
-from ads_pipeline.warehouse.values import StagedFile, WarehouseTable
+from ads_pipeline.lake.warehouse.file_writer import RowsOfRun, StagedRows, decode_files, encode_files
+from ads_pipeline.lake.warehouse.table_values import StagedFile, WarehouseTable
+from ads_pipeline.validation.payload_task import RowSink, SealedRun
 
 
 class _WarehouseSink:

@@ -6,12 +6,12 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ads_pipeline.domain.errors import EventsNotFound, RunClosed
 from ads_pipeline.domain.run_events import AppendResult, Event
 from ads_pipeline.domain.run_snapshots import RunEventStore, RunStatus
-from ads_pipeline.errors import EventsNotFound, RunClosed
-from ads_pipeline.testing import run_events as builders
-from ads_pipeline.testing.checks import LATER, PROPERTY, append_all, holds, raises, read_events
-from ads_pipeline.testing.run_events import make_event, new_run_id
+from ads_pipeline.testing import event_strategies as builders
+from ads_pipeline.testing.check_registry import LATER, PROPERTY, append_all, holds, raises, read_events
+from ads_pipeline.testing.event_strategies import make_event, new_run_id
 
 
 @holds("E2", "E4", "E5", "E17")

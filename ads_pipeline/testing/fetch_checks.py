@@ -6,12 +6,12 @@ from itertools import cycle, pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ads_pipeline.domain.errors import EventsNotFound
 from ads_pipeline.domain.run_events import MAX_DATA_LENGTH, Event, idempotency_key
 from ads_pipeline.domain.run_snapshots import RunEventStore, RunStatus, StepStatus
-from ads_pipeline.errors import EventsNotFound
-from ads_pipeline.testing import run_events as builders
-from ads_pipeline.testing.checks import LARGEST_PAGE, LATER, PROPERTY, histories, holds, raises, read_events
-from ads_pipeline.testing.run_events import make_event, new_run_id
+from ads_pipeline.testing import event_strategies as builders
+from ads_pipeline.testing.check_registry import LARGEST_PAGE, LATER, PROPERTY, histories, holds, raises, read_events
+from ads_pipeline.testing.event_strategies import make_event, new_run_id
 
 
 @holds("E7")

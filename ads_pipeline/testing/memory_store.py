@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
+from ads_pipeline.domain.errors import EventsNotFound, RunClosed
 from ads_pipeline.domain.run_events import AppendResult, Event, LoggedEvent
 from ads_pipeline.domain.run_snapshots import DEFAULT_PAGE_SIZE, RunSnapshot, StepStatus, fold_events
-from ads_pipeline.errors import EventsNotFound, RunClosed
 
 LARGEST_PAGE: Final = 10_000
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from ads_pipeline.domain.run_events import CONTRACT_VERSION
 from ads_pipeline.domain.run_snapshots import RunEventStore
 from ads_pipeline.testing import append_checks, fetch_checks
-from ads_pipeline.testing.checks import CHECKS, INVARIANTS, Check, holds
+from ads_pipeline.testing.check_registry import CHECKS, INVARIANTS, Check, holds
 
 __all__ = ["CHECKS", "INVARIANTS", "Check", "append_checks", "check_store", "fetch_checks"]
 

@@ -20,16 +20,16 @@ from typing import Final
 import dagster as dg
 
 from ads_pipeline.domain.partition import PartitionKey, Run
+from ads_pipeline.lake.raw.landing import RawRuns
 from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.orchestration.resources import open_ledger_engine
-from ads_pipeline.raw.landing import RawRuns
-from ads_pipeline.settings import Settings, read_settings
+from ads_pipeline.settings.environment import Settings, read_settings
 from ads_pipeline_tests.benchmarks.ratios import Figure
 from ads_pipeline_tests.pipeline.builders import FACTS, key, rows_for
 from ads_pipeline_tests.polling import wait_for
 
 ROOT: Final = Path(__file__).parents[2]
-COMMAND: Final = "from ads_pipeline.cli.main import main; main()"
+COMMAND: Final = "from ads_pipeline.operations.cli.main import main; main()"
 WARM_ARRIVALS: Final = 5
 SECONDS: Final = 300.0
 WARM_GOAL, SEAL_GOAL = 5.0, 10.0

@@ -14,11 +14,11 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from ads_pipeline.raw.reading import stream_payload
-from ads_pipeline.validator.judging import UNITS_WITHOUT_SHUFFLE, SealedPayload, judge_runs, plan_units
-from ads_pipeline.validator.payload import MAX_PAYLOAD_BYTES
-from ads_pipeline.validator.run_judging import SealedRun
-from ads_pipeline.warehouse.values import StagedFile
+from ads_pipeline.lake.raw.reading import stream_payload
+from ads_pipeline.lake.warehouse.table_values import StagedFile
+from ads_pipeline.validation.payload_rows import MAX_PAYLOAD_BYTES
+from ads_pipeline.validation.payload_task import SealedRun
+from ads_pipeline.validation.spark_job import UNITS_WITHOUT_SHUFFLE, SealedPayload, judge_runs, plan_units
 from ads_pipeline_tests.benchmarks.comparisons import LARGE, MANY, SMALL, Shape
 from ads_pipeline_tests.benchmarks.publishing import judge_and_stage, publish, replace_partitions
 from ads_pipeline_tests.benchmarks.ratios import cpu_seconds

@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
-from ads_pipeline.validator.judging import SealedPayload
+from ads_pipeline.validation.spark_job import SealedPayload
 from ads_pipeline_tests.benchmarks.environments import open_environment
 from ads_pipeline_tests.benchmarks.processes import CompetitorProcess, Usage, start_competitor
 from ads_pipeline_tests.benchmarks.ratios import Figure, Ratio

@@ -26,7 +26,9 @@ from ads_pipeline_tests.orchestration.builders import RAW, WAREHOUSE, open_locat
 CUSTOMERS = [str(1_000_000_000 + number) for number in range(1_000)]
 WARM_UP = 50
 WARM_UP_DAY, DAY = FIRST_DAY, FIRST_DAY + timedelta(days=1)
-OUR_STORAGE = {"custom": {"module": "ads_pipeline.orchestration.instance_storage", "class": "InstanceStorage"}}
+OUR_STORAGE = {
+    "custom": {"module": "ads_pipeline.orchestration.event_storage.instance_storage", "class": "InstanceStorage"}
+}
 
 
 def measure() -> Iterator[Ratio]:

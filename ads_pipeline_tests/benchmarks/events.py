@@ -14,10 +14,10 @@ import psycopg2
 from psycopg2.extras import execute_values
 
 from ads_pipeline.domain.run_events import Event, idempotency_key
-from ads_pipeline.ledger.database import SCHEMA
 from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.events.event_reader import EventReader
 from ads_pipeline.ledger.events.snapshots import Follower, follow_in_background
+from ads_pipeline.ledger.sql.database import SCHEMA
 from ads_pipeline_tests.benchmarks.ratios import Figure, Ratio, compare, measure_time
 from ads_pipeline_tests.ledger.builders import open_part
 from ads_pipeline_tests.postgres_server import start_postgres

@@ -12,8 +12,8 @@ from typing import Any
 
 from ads_pipeline.google_ads.client import Clients
 from ads_pipeline.google_ads.configuration import read_configuration
-from ads_pipeline.google_ads.gaql import complete_query
-from ads_pipeline.google_ads.loopback.process import LoopbackServer, loopback_server
+from ads_pipeline.google_ads.loopback.loopback_process import LoopbackServer, loopback_server
+from ads_pipeline.google_ads.requests.gaql import complete_query
 from ads_pipeline_tests.benchmarks.processes import read_peak_mib
 from ads_pipeline_tests.benchmarks.ratios import Figure, Ratio
 from ads_pipeline_tests.google_ads.builders import (

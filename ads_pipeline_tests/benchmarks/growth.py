@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Final
 
 from ads_pipeline.domain.partition import PartitionKey, Run
-from ads_pipeline.ledger import database
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.values import DayWindow, RunRegistration
+from ads_pipeline.ledger.sql import database
+from ads_pipeline.ledger.sql.ledger_values import DayWindow, RunRegistration
 from ads_pipeline_tests.benchmarks.ratios import Figure
 from ads_pipeline_tests.builders import acceptance
 from ads_pipeline_tests.ledger.large_ledgers import FIRST_DAY, QUERIES, SOURCE, LedgerShape, fill_ledger

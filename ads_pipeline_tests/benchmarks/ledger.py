@@ -12,9 +12,9 @@ from psycopg2.extras import execute_values
 
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import Verdict
-from ads_pipeline.ledger.database import SCHEMA
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.values import RunRegistration
+from ads_pipeline.ledger.sql.database import SCHEMA
+from ads_pipeline.ledger.sql.ledger_values import RunRegistration
 from ads_pipeline_tests.benchmarks.ratios import Ratio, compare
 from ads_pipeline_tests.builders import acceptance
 from ads_pipeline_tests.ledger.builders import record_verdict

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from ads_pipeline.query_file import DEFAULT_QUERIES_FILE
+from ads_pipeline.settings.query_file import DEFAULT_QUERIES_FILE
 from ads_pipeline_tests.benchmarks.ratios import Figure, Ratio, measure_time
 from ads_pipeline_tests.orchestration.dagster_server import DagsterServer, dagster_server
 
@@ -15,7 +15,7 @@ CUSTOMERS = [str(1_000_000_000 + number) for number in range(1_000)]
 ROUNDS = 3
 COPIES = [f"query_{number}" for number in range(1, 10)]  # of the first shipped query
 CONTRACTS = """
-from ads_pipeline.contracts.models import CONTRACTS as SHIPPED
+from ads_pipeline.validation.contract_models import CONTRACTS as SHIPPED
 CONTRACTS = {{(copy, {version!r}): SHIPPED[{name!r}, {version!r}] for copy in {copies!r}}}
 """
 STATUSES = """

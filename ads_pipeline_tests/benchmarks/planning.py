@@ -11,11 +11,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+from ads_pipeline.lake.warehouse.replacement import HeldContent, Warehouse
+from ads_pipeline.lake.warehouse.table_values import HeldPartition
 from ads_pipeline.ledger.ledger import LedgerReader
-from ads_pipeline.ledger.values import DayWindow
+from ads_pipeline.ledger.sql.ledger_values import DayWindow
 from ads_pipeline.pipeline.reconciliation import ReconcilePlanner
-from ads_pipeline.warehouse.publication import HeldContent, Warehouse
-from ads_pipeline.warehouse.values import HeldPartition
 from ads_pipeline_tests.ledger.large_ledgers import KINDS, QUERIES, ROWS_PER_RUN, SOURCE, VERSION, LedgerShape
 
 

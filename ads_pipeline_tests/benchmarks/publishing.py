@@ -14,13 +14,13 @@ import psutil
 from pyspark.sql import SparkSession
 
 from ads_pipeline.domain.transitions import Outcome
+from ads_pipeline.lake.raw.landing import RawRuns
+from ads_pipeline.lake.raw.seal import Seal
+from ads_pipeline.lake.warehouse.file_writer import decode_files
+from ads_pipeline.lake.warehouse.replacement import Warehouse
+from ads_pipeline.lake.warehouse.table_values import Load, StagedFile, TableLoadResult
 from ads_pipeline.pipeline.staged_runs import sink_into
-from ads_pipeline.raw.landing import RawRuns
-from ads_pipeline.raw.seal import Seal
-from ads_pipeline.validator.judging import SealedPayload, judge_and_write
-from ads_pipeline.warehouse.file_writer import decode_files
-from ads_pipeline.warehouse.publication import Warehouse
-from ads_pipeline.warehouse.values import Load, StagedFile, TableLoadResult
+from ads_pipeline.validation.spark_job import SealedPayload, judge_and_write
 from ads_pipeline_tests.benchmarks.processes import read_peak_mib
 from ads_pipeline_tests.benchmarks.validator import RULES, local_spark
 

@@ -10,11 +10,11 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from ads_pipeline.domain.quota import Hold, Operation, QuotaLimits, Refused
-from ads_pipeline.domain.retry import Lane
-from ads_pipeline.ledger import database
-from ads_pipeline.ledger.extraction.tables import api_operations
+from ads_pipeline.domain.fetching.quota import Hold, Operation, QuotaLimits, Refused
+from ads_pipeline.domain.fetching.retry_policy import Lane
 from ads_pipeline.ledger.ledger import Ledger
+from ads_pipeline.ledger.sql import database
+from ads_pipeline.ledger.sql.extraction_tables import api_operations
 from ads_pipeline_tests.benchmarks.ratios import Figure
 from ads_pipeline_tests.postgres_server import start_postgres
 

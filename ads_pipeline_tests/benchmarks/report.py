@@ -19,14 +19,14 @@ import yaml
 from deltalake import Schema, write_deltalake
 
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.ledger import database
+from ads_pipeline.lake.warehouse.columns import read_delta_columns
+from ads_pipeline.lake.warehouse.delta_commits import create_table
+from ads_pipeline.lake.warehouse.table_values import DATE_COLUMN, WarehouseTable
 from ads_pipeline.ledger.ledger import LedgerReader
-from ads_pipeline.query_file import DEFAULT_QUERIES_FILE
-from ads_pipeline.report.writing import ReportWriter, report_path
-from ads_pipeline.settings import Settings, read_settings
-from ads_pipeline.warehouse.columns import read_delta_columns
-from ads_pipeline.warehouse.delta_commits import create_table
-from ads_pipeline.warehouse.values import DATE_COLUMN, WarehouseTable
+from ads_pipeline.ledger.sql import database
+from ads_pipeline.operations.report.writing import ReportWriter, report_path
+from ads_pipeline.settings.environment import Settings, read_settings
+from ads_pipeline.settings.query_file import DEFAULT_QUERIES_FILE
 from ads_pipeline_tests.benchmarks.ratios import Figure, measure_time
 from ads_pipeline_tests.ledger.large_ledgers import (
     FIRST_DAY,

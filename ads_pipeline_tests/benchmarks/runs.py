@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from ads_pipeline.domain.partition import PartitionKey, Run
-from ads_pipeline.raw.landing import RawRuns
-from ads_pipeline.raw.seal import METADATA, PAYLOAD, Seal, SealFacts, encode_seal
-from ads_pipeline.validator.judging import SealedPayload
+from ads_pipeline.lake.raw.landing import RawRuns
+from ads_pipeline.lake.raw.seal import METADATA, PAYLOAD, Seal, SealFacts, encode_seal
+from ads_pipeline.validation.spark_job import SealedPayload
 
 FACTS = SealFacts(
     extracted_at=datetime(2026, 2, 1, tzinfo=UTC), schema_version="1", api_version="v26", query_hash="0" * 64

@@ -18,15 +18,15 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, Final
 
-from ads_pipeline.cli.options import Page
-from ads_pipeline.cli.state import listing, why
+from ads_pipeline.domain.fetching.retry_policy import Lane, RetryPolicy
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.retry import Lane, RetryPolicy
 from ads_pipeline.domain.transitions import Status
-from ads_pipeline.ledger import database
 from ads_pipeline.ledger.ledger import Ledger
+from ads_pipeline.ledger.sql import database
+from ads_pipeline.operations.cli.command_line.options import Page
+from ads_pipeline.operations.cli.state import listing, why
 from ads_pipeline.pipeline.retry_scheduling import RetryScheduler
-from ads_pipeline.settings import Settings, read_settings
+from ads_pipeline.settings.environment import Settings, read_settings
 from ads_pipeline_tests.benchmarks.ratios import Figure, measure_time
 from ads_pipeline_tests.ledger.large_ledgers import FIRST_DAY, KINDS, SOURCE, LedgerShape, fill_ledger
 from ads_pipeline_tests.postgres_server import start_postgres

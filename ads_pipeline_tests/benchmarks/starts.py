@@ -7,11 +7,11 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from ads_pipeline.ledger import database
+from ads_pipeline.ledger.sql import database
 from ads_pipeline_tests.benchmarks.ratios import Ratio, compare
 
 ROUNDS = 7
-CLI = "from ads_pipeline.cli.main import main; main()"
+CLI = "from ads_pipeline.operations.cli.main import main; main()"
 
 
 def measure() -> Iterator[Ratio]:

@@ -15,10 +15,10 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from ads_pipeline.domain.partition import PartitionKey, Run
-from ads_pipeline.validator.judging import SealedPayload
-from ads_pipeline.warehouse.file_writer import RowsOfRun, StagedRows
-from ads_pipeline.warehouse.publication import Warehouse
-from ads_pipeline.warehouse.values import Load
+from ads_pipeline.lake.warehouse.file_writer import RowsOfRun, StagedRows
+from ads_pipeline.lake.warehouse.replacement import Warehouse
+from ads_pipeline.lake.warehouse.table_values import Load
+from ads_pipeline.validation.spark_job import SealedPayload
 from ads_pipeline_tests.benchmarks.publishing import QUERY, SOURCE, publish
 from ads_pipeline_tests.benchmarks.ratios import Figure, cpu_seconds
 from ads_pipeline_tests.benchmarks.runs import FIRST_DAY, write_runs

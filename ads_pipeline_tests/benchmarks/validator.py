@@ -10,10 +10,10 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
-from ads_pipeline.contracts.models import CONTRACTS
-from ads_pipeline.contracts.registry import SHIPPED
-from ads_pipeline.contracts.rules import PARTITION_CUSTOMER, PARTITION_DAY
-from ads_pipeline.validator.judging import SealedPayload, judge_runs
+from ads_pipeline.validation.contract_models import CONTRACTS
+from ads_pipeline.validation.contract_registry import SHIPPED
+from ads_pipeline.validation.contract_rules import PARTITION_CUSTOMER, PARTITION_DAY
+from ads_pipeline.validation.spark_job import SealedPayload, judge_runs
 from ads_pipeline_tests.benchmarks.ratios import Ratio, compare
 from ads_pipeline_tests.benchmarks.runs import write_runs
 

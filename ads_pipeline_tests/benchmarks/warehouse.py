@@ -13,7 +13,7 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-from ads_pipeline.validator.judging import SealedPayload
+from ads_pipeline.validation.spark_job import SealedPayload
 from ads_pipeline_tests.benchmarks import publishing
 from ads_pipeline_tests.benchmarks.publishing import HEAP_SIZE, publish
 from ads_pipeline_tests.benchmarks.ratios import Figure, Ratio, compare

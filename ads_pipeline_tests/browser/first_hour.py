@@ -19,13 +19,13 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page
 
-from ads_pipeline.demo.reports import ACCOUNTS
+from ads_pipeline.demo.made_up_reports import ACCOUNTS
 from ads_pipeline.domain.partition import PartitionKey, Run
-from ads_pipeline.raw.landing import RawRuns
-from ads_pipeline.raw.seal import PAYLOAD, Seal
+from ads_pipeline.lake.raw.landing import RawRuns
+from ads_pipeline.lake.raw.seal import PAYLOAD, Seal
 from ads_pipeline_tests.browser.journeys import Journey
 from ads_pipeline_tests.browser.pages import DagsterPages, open_browser
-from ads_pipeline_tests.cli.running import MAIN_SCRIPT, CommandLine
+from ads_pipeline_tests.operations.cli.running import MAIN_SCRIPT, CommandLine
 from ads_pipeline_tests.orchestration.dagster_server import DagsterServer
 
 pytestmark = pytest.mark.timeout(3_600)

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page
 
-from ads_pipeline.domain.accounts import ENABLED, Account
+from ads_pipeline.domain.fetching.account import ENABLED, Account
 from ads_pipeline.domain.measures import Measures
 from ads_pipeline.domain.partition import PartitionKey, days_between
 from ads_pipeline.domain.transitions import Action
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.pipeline.day_conditions import DayRules
-from ads_pipeline.report.content import MICROS, ReportReader
-from ads_pipeline.report.document import render
-from ads_pipeline.settings import read_settings
+from ads_pipeline.operations.report.content import MICROS, ReportReader
+from ads_pipeline.operations.report.document import render
+from ads_pipeline.pipeline.days.day_conditions import DayRules
+from ads_pipeline.settings.environment import read_settings
 from ads_pipeline_tests.browser.journeys import Journey
 from ads_pipeline_tests.browser.pages import open_browser
 from ads_pipeline_tests.ledger.builders import (

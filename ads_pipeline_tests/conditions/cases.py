@@ -10,16 +10,16 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from ads_pipeline.domain.conditions import Condition, GapReason
+from ads_pipeline.domain.days.conditions import Condition, GapReason
+from ads_pipeline.domain.days.readability import IN_PROGRESS_LIMIT
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.readability import IN_PROGRESS_LIMIT
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.orchestration.due_partitions import build_run_config
-from ads_pipeline.pipeline.demote_and_restore import demote
+from ads_pipeline.orchestration.runs.due_partitions import build_run_config
+from ads_pipeline.pipeline.actions.demote_and_restore import demote
 from ads_pipeline.pipeline.loading import Loader
-from ads_pipeline.query_file import DEFAULT_QUERIES_FILE, narrow_query_file
-from ads_pipeline_tests.cli.running import CommandLine
+from ads_pipeline.settings.query_file import DEFAULT_QUERIES_FILE, narrow_query_file
 from ads_pipeline_tests.ledger.builders import FakeClock, action_request
+from ads_pipeline_tests.operations.cli.running import CommandLine
 from ads_pipeline_tests.orchestration.builders import Location
 from ads_pipeline_tests.pipeline.builders import (
     QUERY,

@@ -11,16 +11,16 @@ from typing import Any
 import dagster as dg
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from ads_pipeline.cli.state.attention import ConditionName
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.notifications.finding import FactFinder
-from ads_pipeline.notifications.outbox import Outbox
+from ads_pipeline.operations.cli.state.attention import ConditionName
+from ads_pipeline.operations.notifications.finding import FactFinder
+from ads_pipeline.operations.notifications.outbox import Outbox
+from ads_pipeline.operations.report.content import LETTERS
+from ads_pipeline.operations.report.writing import ReportWriter
 from ads_pipeline.orchestration.asset_checks import check_keys
 from ads_pipeline.orchestration.complete_check import COMPLETE
-from ads_pipeline.pipeline.day_conditions import DayRules
-from ads_pipeline.pipeline.next_steps import name_days
-from ads_pipeline.report.content import LETTERS
-from ads_pipeline.report.writing import ReportWriter
+from ads_pipeline.pipeline.days.day_conditions import DayRules
+from ads_pipeline.pipeline.days.next_steps import name_days
 from ads_pipeline_tests.conditions.cases import Home
 from ads_pipeline_tests.orchestration.builders import WAREHOUSE, Location
 from ads_pipeline_tests.pipeline.builders import QUERY

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from ads_pipeline.domain.conditions import BLOCKED_CONDITIONS, CONDITIONS, Condition
+from ads_pipeline.domain.days.conditions import BLOCKED_CONDITIONS, CONDITIONS, Condition
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline_tests.conditions.cases import CASES, Case
 from ads_pipeline_tests.conditions.surfaces import Result, Surfaces

@@ -12,11 +12,10 @@ from typing import Final
 import pytest
 from pyspark.sql import SparkSession
 
-from ads_pipeline.domain.conditions import CONDITIONS, READABLE_CONDITIONS, Condition
+from ads_pipeline.domain.days.conditions import CONDITIONS, READABLE_CONDITIONS, Condition
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.notifications.outbox import Outbox
-from ads_pipeline.pipeline.day_conditions import UNREADABLE
-from ads_pipeline_tests.cli.running import CommandLine
+from ads_pipeline.operations.notifications.outbox import Outbox
+from ads_pipeline.pipeline.days.day_conditions import UNREADABLE
 from ads_pipeline_tests.conditions.cases import (
     CASES,
     OLDER,
@@ -29,6 +28,7 @@ from ads_pipeline_tests.conditions.cases import (
 )
 from ads_pipeline_tests.conditions.surfaces import Surfaces, finder_of, read_surfaces
 from ads_pipeline_tests.conditions.table import condition_table
+from ads_pipeline_tests.operations.cli.running import CommandLine
 from ads_pipeline_tests.orchestration.builders import open_location
 from ads_pipeline_tests.orchestration.sensors.test_readable_changes import SENSOR, execute_checks
 from ads_pipeline_tests.orchestration.sensors.ticks import tick

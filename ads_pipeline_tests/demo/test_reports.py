@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from ads_pipeline.demo.reports import ACCOUNTS, Demo, land_demo
-from ads_pipeline.domain.conditions import GapReason
+from ads_pipeline.demo.made_up_reports import ACCOUNTS, Demo, land_demo
+from ads_pipeline.domain.days.conditions import GapReason
+from ads_pipeline.domain.errors import BadName
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import Outcome, Status
-from ads_pipeline.errors import BadName
-from ads_pipeline.pipeline.judging import JudgingResult
-from ads_pipeline.query_file import DEFAULT_QUERIES_FILE
-from ads_pipeline.raw.landing import RawRuns
-from ads_pipeline.raw.seal import PAYLOAD
-from ads_pipeline.settings import read_settings
+from ads_pipeline.lake.raw.landing import RawRuns
+from ads_pipeline.lake.raw.seal import PAYLOAD
+from ads_pipeline.pipeline.validation import JudgingResult
+from ads_pipeline.settings.environment import read_settings
+from ads_pipeline.settings.query_file import DEFAULT_QUERIES_FILE
 from ads_pipeline_tests.builders import read_tree
 from ads_pipeline_tests.pipeline.builders import LocalDeployment, find_gaps, open_deployment
 

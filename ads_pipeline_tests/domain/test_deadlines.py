@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ads_pipeline.domain.conditions import Condition
-from ads_pipeline.domain.expectation import Expectation
-from ads_pipeline.domain.readability import find_condition
-from ads_pipeline.google_ads.windows import day_end, find_zone
+from ads_pipeline.domain.days.conditions import Condition
+from ads_pipeline.domain.days.expectation import Expectation
+from ads_pipeline.domain.days.readability import find_condition
+from ads_pipeline.domain.days.settlement import day_end, find_zone
 
 ZONES = [*sorted(available_timezones()), "Mars/Olympus", None]  # of the last two, nobody knows when a day ends
 DAY = date(2026, 3, 8)  # clocks change in most of the United States

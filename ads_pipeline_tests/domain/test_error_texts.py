@@ -1,7 +1,7 @@
 """Tests the texts of the error classes."""
 
-from ads_pipeline.domain.error_texts import ERROR_TEXTS, describe_error
-from ads_pipeline.domain.retry import ERROR_POLICIES
+from ads_pipeline.domain.fetching.error_texts import ERROR_TEXTS, describe_error
+from ads_pipeline.domain.fetching.retry_policy import ERROR_POLICIES
 
 
 def test_every_class_of_the_policy_has_a_text() -> None:

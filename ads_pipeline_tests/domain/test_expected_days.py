@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ads_pipeline.domain.expected_days import (
+from ads_pipeline.domain.days.expected_days import (
     LONGEST_HOLE,
     ExpectedDays,
     describe_single_days,

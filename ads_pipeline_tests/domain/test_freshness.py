@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ads_pipeline.domain.freshness import (
+from ads_pipeline.domain.days.materialization_status import (
     RAW,
     WAREHOUSE,
     AssetPartition,
@@ -32,7 +32,7 @@ from ads_pipeline.domain.freshness import (
     partition_values,
     row_version_to_int,
 )
-from ads_pipeline.errors import BadName
+from ads_pipeline.domain.errors import BadName
 from ads_pipeline_tests import builders
 
 DAY = builders.DAY

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ads_pipeline.domain.conditions import (
+from ads_pipeline.domain.days.conditions import (
     CONDITIONS,
     NEEDS_OPERATOR,
     QUIET_CONDITIONS,
@@ -14,10 +14,10 @@ from ads_pipeline.domain.conditions import (
     GapReason,
     ReportState,
 )
-from ads_pipeline.domain.freshness import AttemptOutcome, DisplayStatus, StaleReason
-from ads_pipeline.domain.open_state import DECIDED, NO_LIMIT, StateKind
-from ads_pipeline.domain.open_states import FINAL_STATES, OPEN_STATES, names_of
-from ads_pipeline.domain.retry import PARKING_SCOPES, ErrorPolicy, TerminalReason
+from ads_pipeline.domain.days.materialization_status import AttemptOutcome, DisplayStatus, StaleReason
+from ads_pipeline.domain.days.open_state import DECIDED, NO_LIMIT, StateKind
+from ads_pipeline.domain.days.open_states import FINAL_STATES, OPEN_STATES, names_of
+from ads_pipeline.domain.fetching.retry_policy import PARKING_SCOPES, ErrorPolicy, TerminalReason
 from ads_pipeline.domain.run_snapshots import TERMINAL_STATUSES, RunStatus, StepStatus
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.ledger.schema.texts import read_text

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ads_pipeline.domain.outages import PAUSES, EndedCall, is_source_away, pause_after
+from ads_pipeline.domain.fetching.outages import PAUSES, EndedCall, is_source_away, pause_after
 
 A, B, C, D = "1", "2", "3", "4"
 OUTCOMES = ("ok", "transient", "source_unavailable", "permission_denied", "quota_exhausted", "interrupted")

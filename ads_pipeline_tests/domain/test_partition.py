@@ -14,6 +14,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from ads_pipeline.domain.errors import BadName
 from ads_pipeline.domain.partition import (
     DATE_RULE,
     NAME_RULES,
@@ -27,7 +28,6 @@ from ads_pipeline.domain.partition import (
     parse_run_path,
     validate_name,
 )
-from ads_pipeline.errors import BadName
 from ads_pipeline_tests import builders
 
 KEY = builders.key(day=date(2024, 2, 29))

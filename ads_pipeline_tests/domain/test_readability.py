@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ads_pipeline.domain.conditions import (
+from ads_pipeline.domain.days.conditions import (
     BLOCKED_CONDITIONS,
     CONDITIONS,
     NEEDS_OPERATOR,
@@ -18,11 +18,11 @@ from ads_pipeline.domain.conditions import (
     ReportState,
     urgency,
 )
-from ads_pipeline.domain.day_facts import Acknowledgement, DayFacts, Withdrawal
-from ads_pipeline.domain.expectation import Expectation
-from ads_pipeline.domain.readability import IN_PROGRESS_LIMIT, ParkedSource, describe_day, find_condition
+from ads_pipeline.domain.days.day_facts import Acknowledgement, DayFacts, Withdrawal
+from ads_pipeline.domain.days.expectation import Expectation
+from ads_pipeline.domain.days.readability import IN_PROGRESS_LIMIT, ParkedSource, describe_day, find_condition
+from ads_pipeline.domain.fetching.retry_policy import OUT_OF_REACH
 from ads_pipeline.domain.reason import Problem, Reason
-from ads_pipeline.domain.retry import OUT_OF_REACH
 from ads_pipeline.domain.transitions import Outcome, Status
 
 DAY = date(2026, 1, 10)

@@ -15,9 +15,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import ads_pipeline
-from ads_pipeline.domain.error_texts import describe_error
-from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.retry import (
+from ads_pipeline.domain.errors import BadName
+from ads_pipeline.domain.fetching.error_texts import describe_error
+from ads_pipeline.domain.fetching.retry_policy import (
     ERROR_POLICIES,
     UNRECOVERABLE,
     ErrorPolicy,
@@ -35,8 +35,8 @@ from ads_pipeline.domain.retry import (
     retry_delay,
     terminal_reason,
 )
+from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.transitions import Status
-from ads_pipeline.errors import BadName
 from ads_pipeline_tests import builders
 
 DAY = builders.DAY

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ads_pipeline.domain.errors import BadEvent
 from ads_pipeline.domain.run_events import (
     LEDGER_TYPES,
     MAX_DATA_DEPTH,
@@ -22,9 +23,8 @@ from ads_pipeline.domain.run_events import (
     canonical_json,
     idempotency_key,
 )
-from ads_pipeline.errors import BadEvent
-from ads_pipeline.testing import run_events as builders
-from ads_pipeline.testing.run_events import make_event
+from ads_pipeline.testing import event_strategies as builders
+from ads_pipeline.testing.event_strategies import make_event
 
 Parts = tuple[str, str | None, int, str, str]  # run, step, logical attempt, type, plan
 EVENT_ID = "0b6ff1c0-7d1f-4f39-9a55-2d8b0f6a7c11"

@@ -24,8 +24,8 @@ from ads_pipeline.domain.run_snapshots import (
     fold_events,
     lag_level,
 )
-from ads_pipeline.testing import run_events as builders
-from ads_pipeline.testing.run_events import EventSpec
+from ads_pipeline.testing import event_strategies as builders
+from ads_pipeline.testing.event_strategies import EventSpec
 
 START = datetime(2026, 3, 1, 10, tzinfo=UTC)
 

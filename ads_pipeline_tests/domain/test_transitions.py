@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ads_pipeline.domain.errors import BadName, IllegalTransition
 from ads_pipeline.domain.transitions import (
     TRANSITIONS,
     Action,
@@ -25,7 +26,6 @@ from ads_pipeline.domain.transitions import (
     apply_verdict,
     transition_for,
 )
-from ads_pipeline.errors import BadName, IllegalTransition
 from ads_pipeline_tests import builders
 
 KEY = builders.key()

@@ -7,17 +7,17 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
+from ads_pipeline.domain.days.settlement import DayLimits
+from ads_pipeline.domain.fetching.quota import QuotaLimits
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.quota import QuotaLimits
-from ads_pipeline.google_ads.budget import Budget
 from ads_pipeline.google_ads.client import Clients
 from ads_pipeline.google_ads.loopback.scenarios import Behaviour, GoogleError, RequestFailure, Scenario
-from ads_pipeline.google_ads.ranges import FetchRange
+from ads_pipeline.google_ads.operation_budget import Budget
+from ads_pipeline.google_ads.requests.ranges import FetchRange
 from ads_pipeline.google_ads.streaming import RangeRequest, RangeStreams
-from ads_pipeline.google_ads.windows import DayLimits
+from ads_pipeline.lake.raw.landing import RawRuns
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.query_file import DEFAULT_QUERIES_FILE, GoogleApis, Query, read_query_file
-from ads_pipeline.raw.landing import RawRuns
+from ads_pipeline.settings.query_file import DEFAULT_QUERIES_FILE, GoogleApis, Query, read_query_file
 from ads_pipeline_tests.builders import key
 from ads_pipeline_tests.ledger.builders import FakeClock
 

@@ -6,19 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from ads_pipeline.domain.accounts import Account
-from ads_pipeline.domain.quota import QuotaLimits
+from ads_pipeline.domain.days.settlement import DayLimits
+from ads_pipeline.domain.fetching.account import Account
+from ads_pipeline.domain.fetching.quota import QuotaLimits
 from ads_pipeline.google_ads.client import Clients
 from ads_pipeline.google_ads.configuration import read_configuration
 from ads_pipeline.google_ads.fetch_rules import FetchRules
-from ads_pipeline.google_ads.loopback.process import LoopbackServer, loopback_server
-from ads_pipeline.google_ads.source import GoogleAdsSource
+from ads_pipeline.google_ads.google_ads_source import GoogleAdsSource
+from ads_pipeline.google_ads.loopback.loopback_process import LoopbackServer, loopback_server
 from ads_pipeline.google_ads.streaming import STALL_LIMIT, RangeStreams
-from ads_pipeline.google_ads.windows import DayLimits
+from ads_pipeline.lake.raw.landing import RawRuns
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.pipeline.arrivals import SealedRuns
 from ads_pipeline.pipeline.extraction.range_widths import read_known_widths
-from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline_tests.google_ads.builders import (
     API_VERSION,
     LOGIN,

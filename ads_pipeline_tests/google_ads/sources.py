@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 
+from ads_pipeline.domain.fetching.retry_policy import RetryPolicy
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.retry import RetryPolicy
-from ads_pipeline.google_ads.source import GoogleAdsSource
+from ads_pipeline.google_ads.google_ads_source import GoogleAdsSource
+from ads_pipeline.lake.raw.run_source import Landed
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.raw.source import Landed
 
 MakeSource = Callable[..., GoogleAdsSource]
 

@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from ads_pipeline.domain.accounts import Account
-from ads_pipeline.domain.quota import QuotaLimits
-from ads_pipeline.google_ads.accounts import AccountDiscovery
-from ads_pipeline.google_ads.budget import Budget
+from ads_pipeline.domain.fetching.account import Account
+from ads_pipeline.domain.fetching.quota import QuotaLimits
+from ads_pipeline.google_ads.account_discovery import AccountDiscovery
 from ads_pipeline.google_ads.client import CALL_SECONDS, Clients
-from ads_pipeline.google_ads.loopback.process import LoopbackServer
+from ads_pipeline.google_ads.loopback.loopback_process import LoopbackServer
 from ads_pipeline.google_ads.loopback.scenarios import Behaviour, ListedAccount, RequestFailure, Scenario
+from ads_pipeline.google_ads.operation_budget import Budget
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline_tests.google_ads.builders import LOGIN, failing, fast_budget, google_error
 from ads_pipeline_tests.ledger.builders import FakeClock
@@ -255,7 +255,7 @@ def test_silent_source_is_not_asked_for_every_account(
 ) -> None:
     """A question ends after five minutes, and after three in a row without an answer the others are not asked."""
     assert CALL_SECONDS == 300
-    monkeypatch.setattr("ads_pipeline.google_ads.accounts.CALL_SECONDS", 4.0)
+    monkeypatch.setattr("ads_pipeline.google_ads.account_discovery.CALL_SECONDS", 4.0)
     logins = [f"100000000{number}" for number in range(6)]
     server.answer(Scenario(customers=dict.fromkeys(logins, Behaviour(stalls_lists=True))))
     found = discovery.discover(logins)

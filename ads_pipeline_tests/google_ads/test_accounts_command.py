@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from ads_pipeline.domain.fetching import FailedFetch
+from ads_pipeline.domain.fetching.fetch_results import FailedFetch
+from ads_pipeline.domain.fetching.quota import Hold
+from ads_pipeline.domain.fetching.retry_policy import RetryPolicy
 from ads_pipeline.domain.partition import parse_key
-from ads_pipeline.domain.quota import Hold
-from ads_pipeline.domain.retry import RetryPolicy
-from ads_pipeline.google_ads.loopback.process import LoopbackServer
+from ads_pipeline.google_ads.loopback.loopback_process import LoopbackServer
 from ads_pipeline.google_ads.loopback.scenarios import Behaviour, ListedAccount, Scenario
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline_tests.cli.running import CommandLine
 from ads_pipeline_tests.google_ads.agency import CANCELED, GOOD, NESTED, agency
 from ads_pipeline_tests.google_ads.builders import LOGIN, failing
+from ads_pipeline_tests.operations.cli.running import CommandLine
 
 DIRECT = "2000000099"
 

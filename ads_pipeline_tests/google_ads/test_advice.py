@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from ads_pipeline.domain.retry import ERROR_POLICIES, PARKING_SCOPES, RetryPolicy
+from ads_pipeline.domain.fetching.retry_policy import ERROR_POLICIES, PARKING_SCOPES, RetryPolicy
 from ads_pipeline.google_ads.configuration import read_configuration
-from ads_pipeline.google_ads.loopback.process import LoopbackServer
+from ads_pipeline.google_ads.loopback.loopback_process import LoopbackServer
 from ads_pipeline.google_ads.loopback.scenarios import Behaviour, ListedAccount, RequestFailure, Scenario
+from ads_pipeline.lake.raw.landing import RawRuns
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.pipeline.arrivals import SealedRuns
-from ads_pipeline.pipeline.extraction.extraction import Extraction
-from ads_pipeline.raw.landing import RawRuns
-from ads_pipeline_tests.cli.running import CommandLine
+from ads_pipeline.pipeline.extraction.google_ads_extraction import Extraction
 from ads_pipeline_tests.google_ads.builders import CUSTOMER, LOGIN, failing, partitions, shipped_apis
+from ads_pipeline_tests.operations.cli.running import CommandLine
 
 COMMAND = re.compile(r"ads-pipeline [a-z]+ [a-z]+(?: --[a-z-]+(?: [\w.-]+)?)*")
 ACCOUNTS = {LOGIN: (ListedAccount(customer_id=LOGIN, level=0, manager=True), ListedAccount(customer_id=CUSTOMER))}

@@ -10,15 +10,14 @@ from typing import Any, cast
 import pytest
 from pyspark.sql import SparkSession
 
-from ads_pipeline.domain.conditions import Condition
+from ads_pipeline.domain.days.conditions import Condition
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.transitions import Status
-from ads_pipeline.google_ads.loopback.process import LoopbackServer
+from ads_pipeline.google_ads.loopback.loopback_process import LoopbackServer
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.query_file import narrow_query_file
-from ads_pipeline.report.content import LETTERS
+from ads_pipeline.operations.report.content import LETTERS
+from ads_pipeline.settings.query_file import narrow_query_file
 from ads_pipeline_tests.builders import key
-from ads_pipeline_tests.cli.running import CommandLine
 from ads_pipeline_tests.example_counts import TIMES
 from ads_pipeline_tests.google_ads.agency import (
     CANCELED,
@@ -33,9 +32,10 @@ from ads_pipeline_tests.google_ads.agency import (
     agency,
 )
 from ads_pipeline_tests.google_ads.builders import LOGIN
+from ads_pipeline_tests.operations.cli.running import CommandLine
+from ads_pipeline_tests.operations.report.test_document import unpack
 from ads_pipeline_tests.orchestration.dagster_server import SELECTOR, DagsterServer, dagster_server
 from ads_pipeline_tests.pipeline.builders import LocalDeployment, visible_runs
-from ads_pipeline_tests.report.test_document import unpack
 
 # Two days of all accounts; in `make soak` thirty. Dagster starts a run for each day or for each customer, whichever
 # are fewer, and a run takes half a minute. So here two runs share the requests.

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import yaml
 
-from ads_pipeline.errors import BadSettings
+from ads_pipeline.domain.errors import BadSettings
 from ads_pipeline.google_ads.configuration import check_installation, read_configuration
-from ads_pipeline.google_ads.scrubbing import Scrubber
+from ads_pipeline.google_ads.faults.scrubbing import Scrubber
 
 SECRET = "never-shown-5f2c"
 KEY_LINE = "MIIEvQIBADANBgkqhkiG9w0BAQEFAASC"

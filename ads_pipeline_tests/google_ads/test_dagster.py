@@ -10,17 +10,17 @@ import dagster as dg
 import pytest
 from pyspark.sql import SparkSession
 
-from ads_pipeline.domain.accounts import Account
+from ads_pipeline.domain.fetching.account import Account
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.transitions import Status
-from ads_pipeline.google_ads.loopback.process import LoopbackServer
+from ads_pipeline.google_ads.loopback.loopback_process import LoopbackServer
 from ads_pipeline.google_ads.loopback.scenarios import Behaviour, Scenario
 from ads_pipeline.ledger.events.new_events import read_events_after, read_position
-from ads_pipeline.notifications.finding import EVENT_TYPES, FactFinder
-from ads_pipeline.notifications.notices import Kind
+from ads_pipeline.operations.notifications.finding import EVENT_TYPES, FactFinder
+from ads_pipeline.operations.notifications.notices import Kind
 from ads_pipeline.orchestration.partitions import CUSTOMERS, raw_asset_key, warehouse_asset_key
-from ads_pipeline.pipeline.day_conditions import DayRules
-from ads_pipeline.query_file import narrow_query_file
+from ads_pipeline.pipeline.days.day_conditions import DayRules
+from ads_pipeline.settings.query_file import narrow_query_file
 from ads_pipeline_tests.builders import key
 from ads_pipeline_tests.google_ads.agency import CANCELED, DENIED, DISABLED, GOOD, REFUSED, agency
 from ads_pipeline_tests.google_ads.builders import LOGIN, failing

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ads_pipeline_tests.cli.running import CommandLine
+from ads_pipeline_tests.operations.cli.running import CommandLine
 
 
 @pytest.mark.timeout(1200)

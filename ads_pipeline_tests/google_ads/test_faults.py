@@ -10,19 +10,19 @@ import pytest
 from google.auth.exceptions import GoogleAuthError, RefreshError, TransportError
 from google.protobuf.message import DecodeError
 
-from ads_pipeline.domain.outages import SOURCE_UNAVAILABLE
+from ads_pipeline.domain.fetching.outages import SOURCE_UNAVAILABLE
 from ads_pipeline.google_ads.client import Clients
 from ads_pipeline.google_ads.configuration import installed_versions, read_configuration
-from ads_pipeline.google_ads.fault_table import GRAVITY, NEXT_MOVES, ROWS_REFUSED, classify, listed_faults
-from ads_pipeline.google_ads.faults import (
+from ads_pipeline.google_ads.faults.fault_reading import (
     DEFAULT_WAIT,
     LONGEST_WAIT,
     Fault,
     RequestContext,
     read_fault,
 )
+from ads_pipeline.google_ads.faults.fault_table import GRAVITY, NEXT_MOVES, ROWS_REFUSED, classify, listed_faults
 from ads_pipeline.google_ads.loopback.credentials import DEVELOPER_TOKEN
-from ads_pipeline.google_ads.loopback.process import LoopbackServer
+from ads_pipeline.google_ads.loopback.loopback_process import LoopbackServer
 from ads_pipeline.google_ads.loopback.scenarios import Behaviour, GoogleError, RequestFailure, Scenario
 from ads_pipeline_tests.google_ads.builders import API_VERSION, CUSTOMER, LOGIN, google_error
 from ads_pipeline_tests.google_ads.refusing_proxy import refusing_proxy

@@ -6,18 +6,18 @@ from typing import Any, Final
 
 import pytest
 
-from ads_pipeline.contracts.first_contract import HEADER, write_contract
-from ads_pipeline.contracts.rule_reading import read_rules
-from ads_pipeline.contracts.rules import Rules
-from ads_pipeline.domain.sequences import split_batches
+from ads_pipeline.domain.batches import split_batches
 from ads_pipeline.domain.warehouse_names import find_column_problem
 from ads_pipeline.google_ads.configuration import installed_versions
-from ads_pipeline.google_ads.descriptors import NOT_ONE_VALUE, Field, VersionFields
-from ads_pipeline.google_ads.flattening import Flattener
-from ads_pipeline.google_ads.gaql import ExpectedColumn, check_query, is_date
-from ads_pipeline.query_file import name_column
-from ads_pipeline.raw.row_encoding import encode_columns
-from ads_pipeline.validator.payload import read_rows
+from ads_pipeline.google_ads.requests.descriptors import NOT_ONE_VALUE, Field, VersionFields
+from ads_pipeline.google_ads.requests.flattening import Flattener
+from ads_pipeline.google_ads.requests.gaql import ExpectedColumn, check_query, is_date
+from ads_pipeline.lake.raw.row_encoding import encode_columns
+from ads_pipeline.settings.query_file import name_column
+from ads_pipeline.validation.contract_rules import Rules
+from ads_pipeline.validation.first_contract import HEADER, write_contract
+from ads_pipeline.validation.payload_rows import read_rows
+from ads_pipeline.validation.rule_reading import read_rules
 
 NEWEST: Final = VersionFields(installed_versions()[0])
 IDENTITY: Final = ("segments.date", "customer.id")

@@ -8,12 +8,12 @@ from google.ads.googleads.v26.services.types.google_ads_service import GoogleAds
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ads_pipeline.errors import FieldRefused
-from ads_pipeline.google_ads.descriptors import VersionFields
-from ads_pipeline.google_ads.flattening import Flattener
-from ads_pipeline.query_file import name_column
-from ads_pipeline.raw.row_encoding import encode_columns
-from ads_pipeline.raw.strict_json import parse_object
+from ads_pipeline.domain.errors import FieldRefused
+from ads_pipeline.google_ads.requests.descriptors import VersionFields
+from ads_pipeline.google_ads.requests.flattening import Flattener
+from ads_pipeline.lake.raw.row_encoding import encode_columns
+from ads_pipeline.lake.raw.strict_json import parse_object
+from ads_pipeline.settings.query_file import name_column
 
 FIELDS = VersionFields("v26")
 SELECTED = (

@@ -5,9 +5,9 @@ from datetime import date
 import pytest
 
 from ads_pipeline.google_ads.configuration import installed_versions
-from ads_pipeline.google_ads.descriptors import VersionFields
-from ads_pipeline.google_ads.gaql import ExpectedColumn, check_query, complete_query
-from ads_pipeline.query_file import DEFAULT_QUERIES_FILE, read_query_file
+from ads_pipeline.google_ads.requests.descriptors import VersionFields
+from ads_pipeline.google_ads.requests.gaql import ExpectedColumn, check_query, complete_query
+from ads_pipeline.settings.query_file import DEFAULT_QUERIES_FILE, read_query_file
 
 FIELDS = VersionFields("v26")
 QUERY = "SELECT segments.date, customer.id, metrics.clicks FROM campaign"

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ads_pipeline.domain.retry import ERROR_POLICIES, WAITING_CLASSES, ErrorPolicy, RetryPolicy
-from ads_pipeline.google_ads.accounts import AccountDiscovery
+from ads_pipeline.domain.fetching.retry_policy import ERROR_POLICIES, WAITING_CLASSES, ErrorPolicy, RetryPolicy
+from ads_pipeline.google_ads.account_discovery import AccountDiscovery
 from ads_pipeline.google_ads.client import Clients
-from ads_pipeline.google_ads.loopback.process import LoopbackServer
+from ads_pipeline.google_ads.loopback.loopback_process import LoopbackServer
 from ads_pipeline.google_ads.loopback.scenarios import (
     Behaviour,
     GoogleError,
@@ -22,8 +22,8 @@ from ads_pipeline.google_ads.loopback.scenarios import (
     RequestFailure,
     Scenario,
 )
+from ads_pipeline.lake.raw.run_source import Landed
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.raw.source import Landed
 from ads_pipeline_tests.google_ads.builders import API_VERSION, fast_budget, google_error, partitions
 from ads_pipeline_tests.google_ads.sources import MakeSource, landed_keys
 from ads_pipeline_tests.ledger.builders import FakeClock, action_request

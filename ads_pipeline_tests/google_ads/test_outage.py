@@ -8,25 +8,25 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ads_pipeline.domain.accounts import Account
-from ads_pipeline.domain.outages import PAUSES
+from ads_pipeline.domain.fetching.account import Account
+from ads_pipeline.domain.fetching.outages import PAUSES
+from ads_pipeline.domain.fetching.retry_policy import RetryPolicy
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.retry import RetryPolicy
 from ads_pipeline.google_ads.configuration import ClientConfiguration, read_configuration
 from ads_pipeline.google_ads.loopback.credentials import write_key_file
-from ads_pipeline.google_ads.loopback.process import LoopbackServer
+from ads_pipeline.google_ads.loopback.loopback_process import LoopbackServer
 from ads_pipeline.google_ads.loopback.scenarios import Behaviour, RequestFailure, Scenario
+from ads_pipeline.lake.raw.landing import RawRuns
+from ads_pipeline.lake.raw.seal import Seal
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.values import RunRegistration
+from ads_pipeline.ledger.sql.ledger_values import RunRegistration
 from ads_pipeline.pipeline.arrivals import SealedRuns
-from ads_pipeline.pipeline.extraction.account_days import AccountDays
+from ads_pipeline.pipeline.days.account_days import AccountDays
 from ads_pipeline.pipeline.extraction.due_days import DueDays
-from ads_pipeline.pipeline.extraction.extraction import Extraction
+from ads_pipeline.pipeline.extraction.google_ads_extraction import Extraction
 from ads_pipeline.pipeline.extraction.held_requests import limit_to_holds
 from ads_pipeline.pipeline.retry_scheduling import RetryScheduler
-from ads_pipeline.query_file import GoogleApis
-from ads_pipeline.raw.landing import RawRuns
-from ads_pipeline.raw.seal import Seal
+from ads_pipeline.settings.query_file import GoogleApis
 from ads_pipeline_tests.builders import acceptance, key
 from ads_pipeline_tests.google_ads.builders import shipped_apis
 from ads_pipeline_tests.ledger.builders import FakeClock

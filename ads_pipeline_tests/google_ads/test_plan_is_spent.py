@@ -6,20 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from ads_pipeline.domain.retry import RetryPolicy
+from ads_pipeline.domain.fetching.retry_policy import RetryPolicy
 from ads_pipeline.google_ads.configuration import read_configuration
-from ads_pipeline.google_ads.loopback.process import LoopbackServer
+from ads_pipeline.google_ads.loopback.loopback_process import LoopbackServer
 from ads_pipeline.google_ads.loopback.scenarios import ListedAccount, Scenario
+from ads_pipeline.lake.raw.landing import RawRuns
+from ads_pipeline.lake.raw.seal import Seal
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.pipeline.arrivals import SealedRuns
-from ads_pipeline.pipeline.extraction.account_days import AccountDays
+from ads_pipeline.pipeline.days.account_days import AccountDays
 from ads_pipeline.pipeline.extraction.due_days import DueDays
-from ads_pipeline.pipeline.extraction.extraction import Extraction
 from ads_pipeline.pipeline.extraction.fetch_plan import plan_fetches
-from ads_pipeline.pipeline.registration import SealRegister
-from ads_pipeline.query_file import GoogleApis
-from ads_pipeline.raw.landing import RawRuns
-from ads_pipeline.raw.seal import Seal
+from ads_pipeline.pipeline.extraction.google_ads_extraction import Extraction
+from ads_pipeline.pipeline.registered_seals import SealRegister
+from ads_pipeline.settings.query_file import GoogleApis
 from ads_pipeline_tests.google_ads.builders import LOGIN, shipped_apis
 from ads_pipeline_tests.ledger.builders import FakeClock, acceptance
 

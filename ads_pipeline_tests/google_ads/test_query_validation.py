@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from ads_pipeline.google_ads.loopback.process import LoopbackServer
+from ads_pipeline.google_ads.loopback.loopback_process import LoopbackServer
 from ads_pipeline.google_ads.loopback.scenarios import RequestFailure
-from ads_pipeline_tests.cli.running import CommandLine
 from ads_pipeline_tests.google_ads.builders import CUSTOMER, behaving
+from ads_pipeline_tests.operations.cli.running import CommandLine
 
 
 @pytest.fixture

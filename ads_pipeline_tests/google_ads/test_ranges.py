@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.google_ads.ranges import MAX_GAP_DAYS, MAX_RANGE_DAYS, FetchRange, cut_ranges, halve
+from ads_pipeline.google_ads.requests.ranges import MAX_GAP_DAYS, MAX_RANGE_DAYS, FetchRange, cut_ranges, halve
 from ads_pipeline_tests.builders import key
 
 FIRST = date(2026, 1, 1)

@@ -10,23 +10,23 @@ from typing import NamedTuple
 import pytest
 from pyspark.sql import SparkSession
 
-from ads_pipeline.domain.accounts import Account
-from ads_pipeline.domain.conditions import ReportState
+from ads_pipeline.domain.days.conditions import ReportState
+from ads_pipeline.domain.fetching.account import Account
+from ads_pipeline.domain.fetching.retry_policy import RetryPolicy
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.retry import RetryPolicy
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.google_ads.configuration import read_configuration
-from ads_pipeline.google_ads.loopback.process import LoopbackServer
+from ads_pipeline.google_ads.loopback.loopback_process import LoopbackServer
+from ads_pipeline.lake.raw.landing import RawRuns
+from ads_pipeline.lake.raw.seal import Seal
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.values import DayWindow
+from ads_pipeline.ledger.sql.ledger_values import DayWindow
 from ads_pipeline.pipeline.arrivals import SealedRuns
-from ads_pipeline.pipeline.day_conditions import DayRules, describe_days
-from ads_pipeline.pipeline.extraction.account_days import AccountDays
+from ads_pipeline.pipeline.days.account_days import AccountDays
+from ads_pipeline.pipeline.days.day_conditions import DayRules, describe_days
 from ads_pipeline.pipeline.extraction.due_days import DueDays
-from ads_pipeline.pipeline.extraction.extraction import Extraction
-from ads_pipeline.query_file import DEFAULT_QUERIES_FILE, GoogleApis
-from ads_pipeline.raw.landing import RawRuns
-from ads_pipeline.raw.seal import Seal
+from ads_pipeline.pipeline.extraction.google_ads_extraction import Extraction
+from ads_pipeline.settings.query_file import DEFAULT_QUERIES_FILE, GoogleApis
 from ads_pipeline_tests.builders import key
 from ads_pipeline_tests.google_ads.builders import CUSTOMER, behaving, shipped_apis
 from ads_pipeline_tests.ledger.builders import FakeClock

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from ads_pipeline.google_ads.client import Clients
 from ads_pipeline.google_ads.configuration import read_configuration
 from ads_pipeline.google_ads.loopback.credentials import ACCESS_TOKEN, DEVELOPER_TOKEN, KEY_FILE
-from ads_pipeline.google_ads.loopback.process import LoopbackServer
+from ads_pipeline.google_ads.loopback.loopback_process import LoopbackServer
 from ads_pipeline.google_ads.loopback.scenarios import Behaviour, GoogleError, ListedAccount, RequestFailure, Scenario
 from ads_pipeline.orchestration.partitions import raw_asset_key
 from ads_pipeline_tests.builders import key

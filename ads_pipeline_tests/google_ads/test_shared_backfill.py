@@ -10,23 +10,23 @@ from pathlib import Path
 
 import pytest
 
-from ads_pipeline.domain.fetching import Backfill
+from ads_pipeline.domain.fetching.fetch_results import Backfill
+from ads_pipeline.domain.fetching.quota import Granted, Operation, QuotaLimits
+from ads_pipeline.domain.fetching.retry_policy import RetryPolicy
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.quota import Granted, Operation, QuotaLimits
-from ads_pipeline.domain.retry import RetryPolicy
 from ads_pipeline.domain.run_events import EventOrigin
 from ads_pipeline.google_ads.configuration import read_configuration
-from ads_pipeline.google_ads.loopback.process import LoopbackServer
+from ads_pipeline.google_ads.loopback.loopback_process import LoopbackServer
 from ads_pipeline.google_ads.loopback.scenarios import Behaviour, Scenario
-from ads_pipeline.ledger import database
-from ads_pipeline.ledger.control.leases import Lease
+from ads_pipeline.lake.raw.landing import RawRuns
+from ads_pipeline.lake.raw.run_source import Landed
+from ads_pipeline.lake.raw.seal import Seal
 from ads_pipeline.ledger.ledger import Ledger
+from ads_pipeline.ledger.sql import database
+from ads_pipeline.ledger.write_steps.leases import Lease
 from ads_pipeline.pipeline.arrivals import SealedRuns
-from ads_pipeline.pipeline.extraction.extraction import Extraction
-from ads_pipeline.pipeline.registration import SealRegister
-from ads_pipeline.raw.landing import RawRuns
-from ads_pipeline.raw.seal import Seal
-from ads_pipeline.raw.source import Landed
+from ads_pipeline.pipeline.extraction.google_ads_extraction import Extraction
+from ads_pipeline.pipeline.registered_seals import SealRegister
 from ads_pipeline_tests.builders import acceptance, key
 from ads_pipeline_tests.google_ads.builders import failing, shipped_apis
 

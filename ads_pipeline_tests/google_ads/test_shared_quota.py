@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from ads_pipeline.domain.quota import QuotaLimits
-from ads_pipeline.extraction_settings import ExtractionSettings
+from ads_pipeline.domain.fetching.quota import QuotaLimits
 from ads_pipeline.google_ads.configuration import read_configuration
-from ads_pipeline.google_ads.loopback.process import LoopbackServer
+from ads_pipeline.google_ads.loopback.loopback_process import LoopbackServer
+from ads_pipeline.lake.raw.landing import RawRuns
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.pipeline.arrivals import SealedRuns
-from ads_pipeline.pipeline.extraction.extraction import Extraction
-from ads_pipeline.raw.landing import RawRuns
+from ads_pipeline.pipeline.extraction.google_ads_extraction import Extraction
+from ads_pipeline.settings.extraction_section import ExtractionSettings
 from ads_pipeline_tests.builders import key
 from ads_pipeline_tests.google_ads.builders import shipped_apis
 

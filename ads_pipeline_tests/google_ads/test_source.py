@@ -6,19 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from ads_pipeline.domain.accounts import Account
+from ads_pipeline.domain.errors import RawUnavailable
+from ads_pipeline.domain.fetching.account import Account
+from ads_pipeline.domain.fetching.quota import Granted, Operation, QuotaLimits
+from ads_pipeline.domain.fetching.retry_policy import RetryPolicy
 from ads_pipeline.domain.partition import Run
-from ads_pipeline.domain.quota import Granted, Operation, QuotaLimits
-from ads_pipeline.domain.retry import RetryPolicy
 from ads_pipeline.domain.transitions import Status
-from ads_pipeline.errors import RawUnavailable
-from ads_pipeline.google_ads.loopback.process import LoopbackServer
+from ads_pipeline.google_ads.loopback.loopback_process import LoopbackServer
 from ads_pipeline.google_ads.loopback.scenarios import Behaviour, GoogleError, RequestFailure, Scenario
-from ads_pipeline.google_ads.narrowing import MAX_TIMEOUTS_IN_A_ROW
-from ads_pipeline.google_ads.ranges import MAX_RANGE_DAYS, cut_ranges
+from ads_pipeline.google_ads.requests.narrowing import MAX_TIMEOUTS_IN_A_ROW
+from ads_pipeline.google_ads.requests.ranges import MAX_RANGE_DAYS, cut_ranges
+from ads_pipeline.lake.raw.landing import RawRuns
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.pipeline.extraction.range_widths import read_known_widths
-from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline_tests.builders import key, seal_facts
 from ads_pipeline_tests.google_ads.builders import (
     CUSTOMER,

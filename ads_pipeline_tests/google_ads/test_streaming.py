@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 import yaml
 
-from ads_pipeline.errors import RawUnavailable
+from ads_pipeline.domain.errors import RawUnavailable
 from ads_pipeline.google_ads.client import Clients
 from ads_pipeline.google_ads.configuration import read_configuration
-from ads_pipeline.google_ads.loopback.process import ROOTS, LoopbackServer, loopback_server
+from ads_pipeline.google_ads.loopback.loopback_process import ROOTS, LoopbackServer, loopback_server
 from ads_pipeline.google_ads.loopback.scenarios import RequestFailure
 from ads_pipeline.google_ads.streaming import ROWS_PER_BLOCK, StreamResult
-from ads_pipeline.raw.landing import RawRuns
-from ads_pipeline.raw.seal import METADATA, Seal
+from ads_pipeline.lake.raw.landing import RawRuns
+from ads_pipeline.lake.raw.seal import METADATA, Seal
 from ads_pipeline_tests.builders import find_runs
 from ads_pipeline_tests.google_ads.builders import (
     API_VERSION,

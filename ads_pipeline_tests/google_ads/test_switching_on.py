@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from ads_pipeline.definitions import build_definitions
-from ads_pipeline.errors import BadSettings
+from ads_pipeline.domain.errors import BadSettings
 from ads_pipeline.google_ads import configuration
 from ads_pipeline.google_ads.loopback.credentials import KEY_FILE
-from ads_pipeline.google_ads.loopback.process import ROOTS, LoopbackServer
-from ads_pipeline.orchestration.run_processes.origin_files import origin_files
-from ads_pipeline.settings import read_settings
+from ads_pipeline.google_ads.loopback.loopback_process import ROOTS, LoopbackServer
+from ads_pipeline.orchestration.runs.origin_files import origin_files
+from ads_pipeline.settings.environment import read_settings
 
 LOAD = """
 import sys

@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo, available_timezones
 
 import pytest
 
-from ads_pipeline.google_ads.windows import (
+from ads_pipeline.domain.days.settlement import (
     LAST_ZONE,
     DayLimits,
     closes_at,

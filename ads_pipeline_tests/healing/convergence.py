@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from ads_pipeline.domain.conditions import CONDITIONS, QUIET_CONDITIONS, READABLE_CONDITIONS, Condition
+from ads_pipeline.domain.days.conditions import CONDITIONS, QUIET_CONDITIONS, READABLE_CONDITIONS, Condition
 from ads_pipeline_tests.healing.faults import NEED_A_PERSON, Faults
 from ads_pipeline_tests.healing.schedules import HOURS_OF_QUIET, Act
 from ads_pipeline_tests.healing.surfaces import Advice, Surfaces

@@ -21,12 +21,12 @@ from deltalake import DeltaTable
 
 from ads_pipeline.domain.partition import parse_run_path
 from ads_pipeline.google_ads.loopback.scenarios import Behaviour, GoogleError, RequestFailure, Scenario
-from ads_pipeline.raw.landing import UNSEALED_KEPT
+from ads_pipeline.lake.raw.landing import UNSEALED_KEPT
 from ads_pipeline_tests.builders import write_sealed_run
-from ads_pipeline_tests.cli.running import MAIN_SCRIPT
 from ads_pipeline_tests.google_ads.builders import LOGIN, failing
 from ads_pipeline_tests.healing.schedules import Act
 from ads_pipeline_tests.healing.world import CUSTOMERS, QUERIES, World, usual_scenario
+from ads_pipeline_tests.operations.cli.running import MAIN_SCRIPT
 from ads_pipeline_tests.webhook_server import Answer, WebhookServer, answer_with
 
 CANCELED: Final = 3  # Google's number of the status

@@ -14,16 +14,16 @@ from deltalake import DeltaTable
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
-from ads_pipeline.cli.main import app
-from ads_pipeline.cli.state.attention import ConditionName
-from ads_pipeline.domain.conditions import CONDITIONS, READABLE_CONDITIONS, Condition
+from ads_pipeline.domain.days.conditions import CONDITIONS, READABLE_CONDITIONS, Condition
+from ads_pipeline.lake.warehouse.table_values import WarehouseTable
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.pipeline.day_conditions import UNREADABLE
+from ads_pipeline.operations.cli.main import app
+from ads_pipeline.operations.cli.state.attention import ConditionName
+from ads_pipeline.operations.report.content import LETTERS
+from ads_pipeline.operations.report.writing import ReportWriter
+from ads_pipeline.pipeline.days.day_conditions import UNREADABLE
 from ads_pipeline.pipeline.readers import Readers
-from ads_pipeline.report.content import LETTERS
-from ads_pipeline.report.writing import ReportWriter
-from ads_pipeline.settings import Settings
-from ads_pipeline.warehouse.values import WarehouseTable
+from ads_pipeline.settings.environment import Settings
 
 DAYS: Final = "logical_date::VARCHAR AS day, customer_id, run_id, count(*) AS number"
 MANY: Final = ("--limit", "1000")  # more than a simulation has

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ads_pipeline.google_ads.loopback.process import LoopbackServer, loopback_server
+from ads_pipeline.google_ads.loopback.loopback_process import LoopbackServer, loopback_server
 from ads_pipeline_tests.example_counts import TIMES
 from ads_pipeline_tests.google_ads.builders import API_VERSION
 from ads_pipeline_tests.healing.convergence import Outcome, simulate

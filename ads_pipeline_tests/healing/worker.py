@@ -28,9 +28,9 @@ from dagster._utils.schedules import cron_string_iterator
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from ads_pipeline.cli.main import app
 from ads_pipeline.definitions import build_definitions
-from ads_pipeline.settings import Settings, read_settings
+from ads_pipeline.operations.cli.main import app
+from ads_pipeline.settings.environment import Settings, read_settings
 from ads_pipeline_tests.healing import simulated_clock
 from ads_pipeline_tests.healing.interruptions import CURSORS, Interruptions
 from ads_pipeline_tests.healing.surfaces import read_advice, read_surfaces

@@ -14,9 +14,9 @@ from typing import Any, Final
 
 import yaml
 
-from ads_pipeline.google_ads.loopback.process import LoopbackServer
+from ads_pipeline.google_ads.loopback.loopback_process import LoopbackServer
 from ads_pipeline.google_ads.loopback.scenarios import ListedAccount, Scenario
-from ads_pipeline.query_file import narrow_query_file
+from ads_pipeline.settings.query_file import narrow_query_file
 from ads_pipeline_tests.google_ads.builders import LOGIN
 from ads_pipeline_tests.processes import PYTHON_PATH, ROOT
 from ads_pipeline_tests.webhook_server import WebhookServer, running_server

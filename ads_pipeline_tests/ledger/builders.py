@@ -8,13 +8,20 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
+from ads_pipeline.domain.errors import VerdictsRefused
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import Verdict
-from ads_pipeline.errors import VerdictsRefused
-from ads_pipeline.ledger import database, tables
-from ads_pipeline.ledger.control.leases import Lease
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.values import ActionRequest, Publication, PublishResult, RunRegistration, VerdictResult
+from ads_pipeline.ledger.sql import database
+from ads_pipeline.ledger.sql import state_tables as tables
+from ads_pipeline.ledger.sql.ledger_values import (
+    ActionRequest,
+    Publication,
+    PublishResult,
+    RunRegistration,
+    VerdictResult,
+)
+from ads_pipeline.ledger.write_steps.leases import Lease
 from ads_pipeline_tests import builders
 
 ROWS = 3

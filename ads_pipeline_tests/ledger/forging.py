@@ -2,7 +2,7 @@
 
 import sqlalchemy as sa
 
-from ads_pipeline.ledger import database
+from ads_pipeline.ledger.sql import database
 
 
 def forge(engine: sa.Engine, *statements: str) -> None:

@@ -5,9 +5,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
+from ads_pipeline.domain.errors import LedgerError
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import Action
-from ads_pipeline.errors import LedgerError
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline_tests.ledger.builders import (
     FakeClock,

@@ -6,17 +6,17 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from ads_pipeline.domain.fetching import FailedFetch
-from ads_pipeline.domain.quota import Operation, QuotaLimits
-from ads_pipeline.domain.retry import RetryPolicy
+from ads_pipeline.domain.errors import LedgerRefused, LedgerUnavailable
+from ads_pipeline.domain.fetching.fetch_results import FailedFetch
+from ads_pipeline.domain.fetching.quota import Operation, QuotaLimits
+from ads_pipeline.domain.fetching.retry_policy import RetryPolicy
 from ads_pipeline.domain.transitions import Action
-from ads_pipeline.errors import LedgerRefused, LedgerUnavailable
-from ads_pipeline.ledger import database
 from ads_pipeline.ledger.control.control_actions import ControlActions
 from ads_pipeline.ledger.control.failed_fetches import FailedFetches
 from ads_pipeline.ledger.ledger import Ledger, LedgerReader
-from ads_pipeline.ledger.tables import metadata
-from ads_pipeline.ledger.values import Publication
+from ads_pipeline.ledger.sql import database
+from ads_pipeline.ledger.sql.ledger_values import Publication
+from ads_pipeline.ledger.sql.state_tables import metadata
 from ads_pipeline_tests.ledger.builders import (
     acceptance,
     accepted_runs,

@@ -7,8 +7,8 @@ import pytest
 
 from ads_pipeline.domain.transitions import Outcome, Status
 from ads_pipeline.ledger.ledger import Ledger
+from ads_pipeline.ledger.sql.ledger_values import DayWindow, ExpectedContent, StateFilter
 from ads_pipeline.ledger.status.status_table import StatusTable
-from ads_pipeline.ledger.values import DayWindow, ExpectedContent, StateFilter
 from ads_pipeline.pipeline.reconciliation import ReconcilePlanner
 from ads_pipeline_tests.benchmarks.planning import GeneratedWarehouse
 from ads_pipeline_tests.ledger.builders import accepted_runs, load_records, publish_runs

@@ -14,13 +14,13 @@ import psycopg2
 import pytest
 import sqlalchemy as sa
 
-from ads_pipeline.errors import LedgerUnavailable
-from ads_pipeline.ledger import database, postgres_connection
-from ads_pipeline.ledger.control.leases import Lease
+from ads_pipeline.domain.errors import LedgerUnavailable
 from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.events.snapshots import follow_in_background
-from ads_pipeline.ledger.postgres_connection import NETWORK_LIMITS, bounded_url
-from ads_pipeline.orchestration.run_processes.lost_lease import EXIT_CODE, end_on_loss
+from ads_pipeline.ledger.sql import database, postgres_connection
+from ads_pipeline.ledger.sql.postgres_connection import NETWORK_LIMITS, bounded_url
+from ads_pipeline.ledger.write_steps.leases import Lease
+from ads_pipeline.orchestration.runs.lost_lease import EXIT_CODE, end_on_loss
 from ads_pipeline_tests.black_hole import BlackHole, black_hole_before
 from ads_pipeline_tests.orchestration.builders import open_instance
 

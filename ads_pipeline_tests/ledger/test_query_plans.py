@@ -11,16 +11,16 @@ from typing import Any, Final
 import pytest
 import sqlalchemy as sa
 
-from ads_pipeline.domain.conditions import BLOCKED_CONDITIONS, CONDITIONS
-from ads_pipeline.domain.expected_days import ExpectedDays
-from ads_pipeline.domain.freshness import RAW
+from ads_pipeline.domain.days.conditions import BLOCKED_CONDITIONS, CONDITIONS
+from ads_pipeline.domain.days.expected_days import ExpectedDays
+from ads_pipeline.domain.days.materialization_status import RAW
+from ads_pipeline.domain.fetching.retry_policy import Lane, RetryPolicy
 from ads_pipeline.domain.partition import PartitionKey, Run
-from ads_pipeline.domain.retry import Lane, RetryPolicy
 from ads_pipeline.domain.transitions import Status
-from ads_pipeline.ledger import database
 from ads_pipeline.ledger.control import retry_queue_queries
 from ads_pipeline.ledger.ledger import LedgerReader
-from ads_pipeline.ledger.values import DayWindow, StateFilter
+from ads_pipeline.ledger.sql import database
+from ads_pipeline.ledger.sql.ledger_values import DayWindow, StateFilter
 from ads_pipeline_tests.ledger.large_ledgers import FIRST_DAY, SOURCE, LedgerShape, fill_ledger
 
 SHAPE: Final = LedgerShape(queries=4, customers=50, days=100)

@@ -16,14 +16,14 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ads_pipeline.domain.errors import LedgerOutdated, LedgerUnavailable
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.transitions import Status
-from ads_pipeline.errors import LedgerOutdated, LedgerUnavailable
-from ads_pipeline.ledger import database
 from ads_pipeline.ledger.ledger import Ledger, LedgerReader
 from ads_pipeline.ledger.schema.texts import read_text
-from ads_pipeline.ledger.tables import metadata
-from ads_pipeline.ledger.values import StateFilter
+from ads_pipeline.ledger.sql import database
+from ads_pipeline.ledger.sql.ledger_values import StateFilter
+from ads_pipeline.ledger.sql.state_tables import metadata
 from ads_pipeline_tests.example_counts import examples
 from ads_pipeline_tests.ledger.builders import accepted_runs, key
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from importlib import import_module
 
 import ads_pipeline.ledger
-from ads_pipeline.ledger import database
-from ads_pipeline.ledger.statements import POSTGRES_TYPES, Columns, RowWrite, Statement
+from ads_pipeline.ledger.sql import database
+from ads_pipeline.ledger.sql.statements import POSTGRES_TYPES, Columns, RowWrite, Statement
 
 
 def find_statements() -> dict[str, Statement]:

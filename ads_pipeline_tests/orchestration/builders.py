@@ -20,7 +20,7 @@ from ads_pipeline.definitions import build_definitions
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.run_events import EventOrigin
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.orchestration.instance_storage import BATCH_SIZE, InstanceStorage
+from ads_pipeline.orchestration.event_storage.instance_storage import BATCH_SIZE, InstanceStorage
 from ads_pipeline.orchestration.partitions import CUSTOMERS, define_partitions, raw_asset_key, warehouse_asset_key
 from ads_pipeline.orchestration.resources import (
     RunResources,
@@ -29,7 +29,7 @@ from ads_pipeline.orchestration.resources import (
     open_run_resources,
 )
 from ads_pipeline.orchestration.sensors.run_requests import AssetKeyBuilder, RequestedPartitions
-from ads_pipeline.settings import Settings, read_settings
+from ads_pipeline.settings.environment import Settings, read_settings
 from ads_pipeline_tests.ledger.builders import FakeClock
 from ads_pipeline_tests.pipeline.builders import QUERY, LocalDeployment
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ads_pipeline.cli.dev import ENGINE
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.engine.address import LOCATION, MODULE
+from ads_pipeline.operations.cli.local.dev import ENGINE
+from ads_pipeline.spark.engine_address import LOCATION, MODULE
 from ads_pipeline_tests import polling
 from ads_pipeline_tests.processes import PROCESS_START, PYTHON_PATH, ROOT
 

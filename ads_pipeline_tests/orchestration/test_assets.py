@@ -11,16 +11,16 @@ import dagster as dg
 import pytest
 from pyspark.sql import SparkSession
 
-from ads_pipeline.cli.state.attention import find_listed_days
-from ads_pipeline.domain.conditions import NEEDS_OPERATOR
+from ads_pipeline.domain.days.conditions import NEEDS_OPERATOR
 from ads_pipeline.domain.partition import Run
 from ads_pipeline.domain.transitions import Action, Status
-from ads_pipeline.ledger.control.leases import Lease
-from ads_pipeline.ledger.state.registration import Registrations
-from ads_pipeline.ledger.values import StateFilter
+from ads_pipeline.lake.raw import discovery, disk_runs
+from ads_pipeline.ledger.sql.ledger_values import StateFilter
+from ads_pipeline.ledger.state.run_registration import Registrations
+from ads_pipeline.ledger.write_steps.leases import Lease
+from ads_pipeline.operations.cli.state.attention import find_listed_days
 from ads_pipeline.orchestration.complete_check import COMPLETE, evaluate_complete
-from ads_pipeline.orchestration.run_tags import range_tags
-from ads_pipeline.raw import discovery, disk_runs
+from ads_pipeline.orchestration.runs.run_tags import range_tags
 from ads_pipeline_tests.ledger.builders import action_request
 from ads_pipeline_tests.orchestration.builders import RAW, WAREHOUSE, Location, dagster_keys, open_location
 from ads_pipeline_tests.pipeline.builders import FACTS, QUERY, key, rows_for, seal_invalid_run, seal_run, visible_runs

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-from ads_pipeline.ledger.database import SCHEMA as LEDGER_SCHEMA
-from ads_pipeline.orchestration.instance_storage import SCHEMA as DAGSTER_SCHEMA
+from ads_pipeline.ledger.sql.database import SCHEMA as LEDGER_SCHEMA
+from ads_pipeline.orchestration.event_storage.instance_storage import SCHEMA as DAGSTER_SCHEMA
 from ads_pipeline_tests.orchestration.dagster_server import DagsterServer, answers
 from ads_pipeline_tests.orchestration.test_instance_storage import tables_of
 from ads_pipeline_tests.processes import PYTHON_PATH, ROOT

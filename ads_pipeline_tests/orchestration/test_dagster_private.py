@@ -15,9 +15,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import ads_pipeline
-from ads_pipeline.engine.address import engine_link
-from ads_pipeline.orchestration import dagster_private
-from ads_pipeline.orchestration.dagster_private import (
+from ads_pipeline.orchestration.event_storage import dagster_private
+from ads_pipeline.orchestration.event_storage.dagster_private import (
     NAMES,
     SLOW_COMMAND,
     SLOW_EVENTS,
@@ -29,6 +28,7 @@ from ads_pipeline.orchestration.dagster_private import (
     PrivateName,
     build_target,
 )
+from ads_pipeline.spark.engine_address import engine_link
 from ads_pipeline_tests.orchestration import backfill_of_one, hidden_name
 from ads_pipeline_tests.orchestration.builders import open_location
 from ads_pipeline_tests.pipeline.builders import key, seal_run

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from ads_pipeline.storage.open_store import open_store
+from ads_pipeline.lake.storage.open_store import open_store
+from ads_pipeline_tests.lake.warehouse.builders import list_version_files
 from ads_pipeline_tests.orchestration.builders import Location, open_location
 from ads_pipeline_tests.pipeline.builders import key, seal_run, visible_runs
-from ads_pipeline_tests.warehouse.builders import list_version_files
 
 DAMAGED = "ad_group_daily"  # the jobs come to it before campaign_daily
 

@@ -15,11 +15,11 @@ import pytest
 import sqlalchemy as sa
 from dagster_postgres import PostgresEventLogStorage
 
-from ads_pipeline.orchestration.batching import MAX_BATCH, batched_events
-from ads_pipeline.orchestration.dagster_private import SqlEventLogStorage, SqliteEventLogStorage
 from ads_pipeline.orchestration.event_storage.batched_storages import BatchedPostgresEvents, BatchedSqliteEvents
+from ads_pipeline.orchestration.event_storage.batching import MAX_BATCH, batched_events
+from ads_pipeline.orchestration.event_storage.dagster_private import SqlEventLogStorage, SqliteEventLogStorage
 from ads_pipeline.orchestration.event_storage.event_batches import EventBatches
-from ads_pipeline.orchestration.instance_storage import BATCH_SIZE
+from ads_pipeline.orchestration.event_storage.instance_storage import BATCH_SIZE
 
 # Partitioned checks and backfill policies are beta features.
 pytestmark = pytest.mark.filterwarnings("ignore::dagster.BetaWarning", "ignore::dagster.PreviewWarning")
@@ -209,7 +209,9 @@ def counted_transactions() -> Iterator[list[sa.Connection]]:
 
 def test_run_of_many_partitions_needs_no_more_transactions(tmp_path: Path) -> None:
     """Planned events, materializations and evaluations of a range run are stored together."""
-    storage = {"custom": {"module": "ads_pipeline.orchestration.instance_storage", "class": "InstanceStorage"}}
+    storage = {
+        "custom": {"module": "ads_pipeline.orchestration.event_storage.instance_storage", "class": "InstanceStorage"}
+    }
     counts = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ADS_PIPELINE_HOME", str(tmp_path / "home"))
@@ -228,7 +230,7 @@ def test_batches_of_dagster_are_on_by_default(tmp_path: Path, given: str | None)
     """Opening the storage turns Dagster's own batches on, unless the environment names another size."""
     variables = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "ADS_PIPELINE_HOME": str(tmp_path / "home")}
     script = (
-        "import os; from ads_pipeline.orchestration.instance_storage import InstanceStorage; "
+        "import os; from ads_pipeline.orchestration.event_storage.instance_storage import InstanceStorage; "
         f"InstanceStorage.from_config_value(None, None); print(os.environ['{BATCH_SIZE[0]}'])"
     )
     path = os.pathsep.join(sys.path)

@@ -15,17 +15,17 @@ import pytest
 import sqlalchemy as sa
 
 import ads_pipeline
-from ads_pipeline.doctor import dagster_records
-from ads_pipeline.doctor.checks import CHECKS
-from ads_pipeline.doctor.examination import Finding, run_checks
-from ads_pipeline.errors import BadSettings
-from ads_pipeline.ledger import tables
-from ads_pipeline.ledger.database import REVISION_TABLE
-from ads_pipeline.ledger.database import SCHEMA as LEDGER_SCHEMA
+from ads_pipeline.domain.errors import BadSettings
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.orchestration.instance_storage import SCHEMA
+from ads_pipeline.ledger.sql import state_tables as tables
+from ads_pipeline.ledger.sql.database import REVISION_TABLE
+from ads_pipeline.ledger.sql.database import SCHEMA as LEDGER_SCHEMA
+from ads_pipeline.operations.doctor import dagster_records
+from ads_pipeline.operations.doctor.deployment_checks import CHECKS
+from ads_pipeline.operations.doctor.examination import Finding, run_checks
+from ads_pipeline.orchestration.event_storage.instance_storage import SCHEMA
 from ads_pipeline.orchestration.partitions import CUSTOMERS, DELETE_CUSTOMER
-from ads_pipeline.settings import POSTGRES_FORM, VARIABLES, read_settings
+from ads_pipeline.settings.environment import POSTGRES_FORM, VARIABLES, read_settings
 from ads_pipeline_tests.builders import key
 from ads_pipeline_tests.processes import PYTHON_PATH, ROOT
 
@@ -269,7 +269,7 @@ def test_command_prints_the_mistakes_last(checkout: Path, tmp_path: Path) -> Non
     process = python("-m", "dagster", "instance", "info", cwd=checkout, env=variables)
     assert process.returncode != 0
     assert process.stderr.splitlines()[-2:] == [
-        "ads_pipeline.errors.BadSettings: the settings have 1 mistake; correct and start again:",
+        "ads_pipeline.domain.errors.BadSettings: the settings have 1 mistake; correct and start again:",
         f"  ADS_PIPELINE_DATABASE_URL: must be {POSTGRES_FORM}",
     ]
 

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from ads_pipeline.domain.partition import NAME_RULES
 from ads_pipeline.orchestration.partitions import CUSTOMERS
-from ads_pipeline.orchestration.run_tags import END, START
+from ads_pipeline.orchestration.runs.run_tags import END, START
 from ads_pipeline_tests.orchestration.builders import RAW, WAREHOUSE, Location, dagster_keys, open_location
 from ads_pipeline_tests.orchestration.sensors.ticks import create_run, requested_ranges, tick
 from ads_pipeline_tests.orchestration.test_assets import failure_message

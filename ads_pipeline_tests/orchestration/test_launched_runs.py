@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ads_pipeline.orchestration.run_launcher import PROCESS_TAG, EngineRunLauncher, describe_process
-from ads_pipeline_tests.engine.test_engine import exists
 from ads_pipeline_tests.orchestration.dagster_server import DagsterServer, dagster_server
+from ads_pipeline_tests.spark.engine.test_engine import exists
 
 pytestmark = [
     pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are found in /proc"),

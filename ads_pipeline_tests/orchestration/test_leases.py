@@ -14,19 +14,19 @@ import pytest
 import sqlalchemy as sa
 from pyspark.sql import SparkSession
 
-from ads_pipeline.domain.freshness import RAW as RAW_STATUS
-from ads_pipeline.domain.freshness import AttemptOutcome
+from ads_pipeline.domain.days.materialization_status import RAW as RAW_STATUS
+from ads_pipeline.domain.days.materialization_status import AttemptOutcome
+from ads_pipeline.domain.errors import LeaseLost
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.run_snapshots import RunStatus
-from ads_pipeline.errors import LeaseLost
-from ads_pipeline.ledger.control.leases import Lease
-from ads_pipeline.ledger.control.tables import leases
 from ads_pipeline.ledger.events.event_reader import EventReader
-from ads_pipeline.ledger.row_mapping import database_clock
-from ads_pipeline.orchestration.ended_runs import LEASE_EXPIRED, build_event_origin
+from ads_pipeline.ledger.sql.control_tables import leases
+from ads_pipeline.ledger.sql.row_mapping import database_clock
+from ads_pipeline.ledger.write_steps.leases import Lease
 from ads_pipeline.orchestration.partitions import define_partitions
+from ads_pipeline.orchestration.runs.ended_runs import LEASE_EXPIRED, build_event_origin
 from ads_pipeline.orchestration.sensors.run_requests import build_run_requests
-from ads_pipeline.pipeline.judging import Validation
+from ads_pipeline.pipeline.validation import Validation
 from ads_pipeline_tests.ledger.builders import open_part
 from ads_pipeline_tests.ledger.test_database_constraints import read_all_tables
 from ads_pipeline_tests.orchestration.builders import (
@@ -237,12 +237,12 @@ WORKER = """
 import os, signal, sys, threading, warnings
 import dagster as dg
 from ads_pipeline.definitions import build_definitions
-from ads_pipeline.ledger import database
-from ads_pipeline.ledger.state.loads import Loads
+from ads_pipeline.ledger.sql import database
+from ads_pipeline.ledger.state.load_recorder import Loads
 from ads_pipeline.ledger.state.verdicts import Verdicts
-from ads_pipeline.orchestration.run_tags import range_tags
+from ads_pipeline.orchestration.runs.run_tags import range_tags
 from ads_pipeline.orchestration.partitions import asset_keys
-from ads_pipeline.settings import read_settings
+from ads_pipeline.settings.environment import read_settings
 
 transact, transacting = database.transact, threading.RLock()
 

@@ -10,11 +10,11 @@ from typing import cast
 import pytest
 from pyspark.sql import SparkSession
 
-from ads_pipeline.doctor import dagster_records
-from ads_pipeline.domain.freshness import AttemptOutcome
+from ads_pipeline.domain.days.materialization_status import AttemptOutcome
 from ads_pipeline.ledger.events.event_reader import EventReader
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.orchestration.ended_runs import LEASE_EXPIRED
+from ads_pipeline.operations.doctor import dagster_records
+from ads_pipeline.orchestration.runs.ended_runs import LEASE_EXPIRED
 from ads_pipeline_tests.ledger.builders import open_part
 from ads_pipeline_tests.ledger.status.finished_attempts import read_attempts
 from ads_pipeline_tests.orchestration.dagster_server import dagster_server

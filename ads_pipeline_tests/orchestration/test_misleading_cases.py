@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from ads_pipeline.cli.state.partition_report import gather_report
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.settings import read_settings
+from ads_pipeline.operations.cli.state.partition_report import gather_report
+from ads_pipeline.settings.environment import read_settings
 from ads_pipeline_tests.orchestration.misleading_story import (
     ABSENT,
     CANCELLED,

@@ -13,7 +13,7 @@ from ads_pipeline.domain.transitions import Action, Status
 from ads_pipeline.ledger.events.event_reader import EventReader
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.orchestration.run_launcher import PROCESS_TAG
-from ads_pipeline.orchestration.run_tags import CUSTOMERS_TAG, DAYS_TAG, QUERY_TAG, START
+from ads_pipeline.orchestration.runs.run_tags import CUSTOMERS_TAG, DAYS_TAG, QUERY_TAG, START
 from ads_pipeline_tests.builders import write_sealed_run
 from ads_pipeline_tests.example_counts import TIMES
 from ads_pipeline_tests.ledger.builders import action_request

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from ads_pipeline.contracts.registry import SHIPPED, read_contracts
 from ads_pipeline.definitions import build_definitions
+from ads_pipeline.domain.errors import BadSettings
 from ads_pipeline.domain.partition import Run
-from ads_pipeline.errors import BadSettings
 from ads_pipeline.orchestration.partitions import asset_keys
-from ads_pipeline.settings import Settings, read_settings
-from ads_pipeline_tests.cli.running import CommandLine, CommandResult
+from ads_pipeline.settings.environment import Settings, read_settings
+from ads_pipeline.validation.contract_registry import SHIPPED, read_contracts
+from ads_pipeline_tests.operations.cli.running import CommandLine, CommandResult
 from ads_pipeline_tests.orchestration.builders import open_location
 from ads_pipeline_tests.pipeline.builders import FACTS, key
 
@@ -27,7 +27,7 @@ ROW = {
 MODEL = """
 import pyspark.sql.types as st
 from pandera.pyspark import Field
-from ads_pipeline.contracts.models import Row
+from ads_pipeline.validation.contract_models import Row
 class Own(Row):
     clicks: st.LongType = Field(nullable=False)
 """
@@ -97,7 +97,7 @@ def test_own_query_is_judged_and_loaded(directory: Path, spark: SparkSession) ->
         ("x = 1", "own.py declares no CONTRACTS"),
         ("CONTRACTS = 5", "must be a mapping"),
         ("CONTRACTS = {'a': 1}", "must be .query name, schema version., both as text"),
-        ("CONTRACTS = {('a', '1'): int}", "must be a class derived from ads_pipeline.contracts.models.Row"),
+        ("CONTRACTS = {('a', '1'): int}", "must be a class derived from ads_pipeline.validation.contract_models.Row"),
         (f"{MODEL}CONTRACTS = {{('campaign_daily', '1'): Own}}", "has a shipped contract"),
         (
             f"{MODEL.replace('LongType', 'BinaryType')}CONTRACTS = {{('{NAME}', '1'): Own}}",

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from ads_pipeline.domain.transitions import Action
-from ads_pipeline.pipeline.demote_and_restore import demote
+from ads_pipeline.pipeline.actions.demote_and_restore import demote
 from ads_pipeline_tests.ledger.builders import action_request
 from ads_pipeline_tests.orchestration.builders import WAREHOUSE, Location, open_location
 from ads_pipeline_tests.pipeline.builders import key, seal_invalid_run, seal_run

@@ -15,14 +15,14 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from ads_pipeline.engine.address import MODULE, UNTIL_STDIN_CLOSES, engine_link, is_running
-from ads_pipeline.engine.run_files import RunFiles, run_files
-from ads_pipeline.orchestration.dagster_private import WorkerStatus
+from ads_pipeline.orchestration.event_storage.dagster_private import WorkerStatus
 from ads_pipeline.orchestration.run_launcher import PROCESS_TAG
-from ads_pipeline.settings import VARIABLES
-from ads_pipeline_tests.engine.test_engine import descendants, exists
+from ads_pipeline.settings.environment import VARIABLES
+from ads_pipeline.spark.engine.run_files import RunFiles, run_files
+from ads_pipeline.spark.engine_address import MODULE, UNTIL_STDIN_CLOSES, engine_link, is_running
 from ads_pipeline_tests.polling import wait_for
 from ads_pipeline_tests.processes import ROOT
+from ads_pipeline_tests.spark.engine.test_engine import descendants, exists
 
 pytestmark = [
     pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are found in /proc"),
@@ -132,7 +132,7 @@ def launches_in(tmp_path: Path, **variables: str) -> Iterator[Launches]:
         variables |= {"ADS_PIPELINE_HOME": str(home), "ADS_PIPELINE_SPARK": "sc://localhost:1"}  # it is never opened
         for name, value in variables.items():
             patch.setenv(name, value)
-        command = [sys.executable, "-m", "ads_pipeline.engine.supervisor", UNTIL_STDIN_CLOSES, MODULE, NAME]
+        command = [sys.executable, "-m", "ads_pipeline.spark.engine.supervisor", UNTIL_STDIN_CLOSES, MODULE, NAME]
         with (
             subprocess.Popen(command, stdin=subprocess.PIPE) as engine,
             dg.DagsterInstance.from_config(str(checkout)) as instance,

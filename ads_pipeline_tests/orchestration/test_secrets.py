@@ -17,7 +17,7 @@ from dagster._core.remote_representation.code_location import GrpcServerCodeLoca
 from dagster._core.remote_representation.handle import RepositoryHandle
 from dagster._grpc.client import DagsterGrpcClient
 
-from ads_pipeline_tests.cli.running import CommandLine
+from ads_pipeline_tests.operations.cli.running import CommandLine
 from ads_pipeline_tests.processes import PYTHON_PATH
 
 TOKEN, PASSWORD, PATH = "canary-token-7f3a9c", "canary-password-b81e02", "canary-webhook-55d01c"

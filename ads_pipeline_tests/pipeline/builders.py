@@ -11,25 +11,25 @@ from typing import Any
 import duckdb
 from pyspark.sql import SparkSession
 
-from ads_pipeline.contracts.registry import SHIPPED, Contracts
+from ads_pipeline.domain.days.readability import DayCondition
 from ads_pipeline.domain.partition import PartitionKey, Run
-from ads_pipeline.domain.readability import DayCondition
 from ads_pipeline.domain.transitions import Status
+from ads_pipeline.lake.raw.landing import RawRuns
+from ads_pipeline.lake.raw.seal import PAYLOAD, SealFacts
+from ads_pipeline.lake.storage.open_store import open_store
+from ads_pipeline.lake.warehouse.replacement import Warehouse
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.values import DayWindow
-from ads_pipeline.pipeline import day_conditions
-from ads_pipeline.pipeline.judging import JudgingResult
+from ads_pipeline.ledger.sql.ledger_values import DayWindow
+from ads_pipeline.pipeline.days import day_conditions
 from ads_pipeline.pipeline.loading import LoadResult
 from ads_pipeline.pipeline.pipeline import Pipeline
+from ads_pipeline.pipeline.progress import ProgressReporter, no_progress
 from ads_pipeline.pipeline.readers import Readers
 from ads_pipeline.pipeline.reconciliation import Reconciliation, Repair
-from ads_pipeline.progress import ProgressReporter, no_progress
-from ads_pipeline.raw.landing import RawRuns
-from ads_pipeline.raw.seal import PAYLOAD, SealFacts
-from ads_pipeline.storage.open_store import open_store
-from ads_pipeline.warehouse.publication import Warehouse
-from ads_pipeline_tests.validator.builders import row
-from ads_pipeline_tests.warehouse.builders import list_log_versions
+from ads_pipeline.pipeline.validation import JudgingResult
+from ads_pipeline.validation.contract_registry import SHIPPED, Contracts
+from ads_pipeline_tests.lake.warehouse.builders import list_log_versions
+from ads_pipeline_tests.validation.builders import row
 
 SOURCE, QUERY = "google_ads", "campaign_daily"
 FACTS = SealFacts(

@@ -11,19 +11,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ads_pipeline.domain.partition import PartitionKey, Run
+from ads_pipeline.lake.raw import bucket_runs
+from ads_pipeline.lake.raw.discovery import ChangedDay, Found
+from ads_pipeline.lake.raw.landing import RawRuns
+from ads_pipeline.lake.raw.seal import METADATA
+from ads_pipeline.lake.storage.open_store import open_store
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.pipeline import arrivals
 from ads_pipeline.pipeline.arrivals import SealedRuns, SearchMemory
-from ads_pipeline.pipeline.registration import SealRegister
-from ads_pipeline.raw import bucket_runs
-from ads_pipeline.raw.discovery import ChangedDay, Found
-from ads_pipeline.raw.landing import RawRuns
-from ads_pipeline.raw.seal import METADATA
-from ads_pipeline.storage.open_store import open_store
+from ads_pipeline.pipeline.registered_seals import SealRegister
 from ads_pipeline_tests.builders import acceptance, write_sealed_run
 from ads_pipeline_tests.example_counts import examples
 from ads_pipeline_tests.pipeline.builders import FACTS, SOURCE, LocalDeployment, key, rows_for, seal_run
-from ads_pipeline_tests.validator.builders import make_payload
+from ads_pipeline_tests.validation.builders import make_payload
 
 FIRST_DAY, LAST_DAY = date(2026, 1, 1), date(2026, 1, 31)
 

@@ -7,16 +7,16 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from ads_pipeline.contracts.registry import SHIPPED, Contracts
-from ads_pipeline.domain.conditions import Condition, GapReason
-from ads_pipeline.domain.expected_days import ExpectedDays
+from ads_pipeline.domain.days.conditions import Condition, GapReason
+from ads_pipeline.domain.days.expected_days import ExpectedDays
+from ads_pipeline.domain.days.readability import DayCondition
 from ads_pipeline.domain.partition import PartitionKey, Run
-from ads_pipeline.domain.readability import DayCondition
 from ads_pipeline.domain.transitions import Status
-from ads_pipeline.ledger.values import DayWindow
+from ads_pipeline.lake.raw.seal import METADATA
+from ads_pipeline.ledger.sql.ledger_values import DayWindow
 from ads_pipeline.pipeline.arrivals import SealedRuns
-from ads_pipeline.pipeline.day_conditions import DayRules, describe_days, find_days
-from ads_pipeline.raw.seal import METADATA
+from ads_pipeline.pipeline.days.day_conditions import DayRules, describe_days, find_days
+from ads_pipeline.validation.contract_registry import SHIPPED, Contracts
 from ads_pipeline_tests.pipeline.builders import (
     QUERY,
     SOURCE,

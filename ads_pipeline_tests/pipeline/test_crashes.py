@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from ads_pipeline.contracts.registry import SHIPPED
 from ads_pipeline.domain.partition import Run
 from ads_pipeline.domain.transitions import Status
-from ads_pipeline.ledger.values import DayWindow
+from ads_pipeline.ledger.sql.ledger_values import DayWindow
+from ads_pipeline.validation.contract_registry import SHIPPED
+from ads_pipeline_tests.lake.warehouse.builders import read_with_duckdb
 from ads_pipeline_tests.ledger.builders import load_records
 from ads_pipeline_tests.pipeline.builders import (
     LocalDeployment,
@@ -24,7 +25,6 @@ from ads_pipeline_tests.pipeline.builders import (
     seal_run,
     visible_runs,
 )
-from ads_pipeline_tests.warehouse.builders import read_with_duckdb
 
 RESTATED, CORRUPTED, VALID, INVALID = key(1), key(2), key(3), key(4)
 CRASH_STEPS = ("register", "begin_demotions", "remove", "record", "replace", "publish")

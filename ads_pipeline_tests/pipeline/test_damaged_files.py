@@ -7,15 +7,16 @@ from typing import Any
 import duckdb
 import pytest
 
-from ads_pipeline.domain.conditions import Condition, GapReason
+from ads_pipeline.domain.days.conditions import Condition, GapReason
+from ads_pipeline.domain.errors import WarehouseUnavailable
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import Action, Status
-from ads_pipeline.errors import WarehouseUnavailable
-from ads_pipeline.ledger.values import DayWindow
+from ads_pipeline.lake.storage.open_store import open_store
+from ads_pipeline.lake.storage.store import Store
+from ads_pipeline.lake.warehouse import replacement as publication
+from ads_pipeline.ledger.sql.ledger_values import DayWindow
 from ads_pipeline.pipeline import loading
-from ads_pipeline.storage.open_store import open_store
-from ads_pipeline.storage.store import Store
-from ads_pipeline.warehouse import publication
+from ads_pipeline_tests.lake.warehouse.builders import list_version_files, read_with_duckdb
 from ads_pipeline_tests.ledger.builders import action_request, rejection
 from ads_pipeline_tests.pipeline.builders import (
     QUERY,
@@ -28,7 +29,6 @@ from ads_pipeline_tests.pipeline.builders import (
     visible_runs,
 )
 from ads_pipeline_tests.pipeline.test_repeated_reconciliation import Passes, age_changes
-from ads_pipeline_tests.warehouse.builders import list_version_files, read_with_duckdb
 
 Damage = Callable[[Store, str], None]
 DAY_1 = key(1).logical_date

@@ -5,21 +5,21 @@ from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
-from ads_pipeline.domain.accounts import Account
-from ads_pipeline.domain.conditions import NEEDS_OPERATOR, Condition, GapReason
-from ads_pipeline.domain.fetching import FailedFetch
-from ads_pipeline.domain.outages import SOURCE_UNAVAILABLE
+from ads_pipeline.domain.days.conditions import NEEDS_OPERATOR, Condition, GapReason
+from ads_pipeline.domain.days.readability import DayCondition
+from ads_pipeline.domain.fetching.account import Account
+from ads_pipeline.domain.fetching.fetch_results import FailedFetch
+from ads_pipeline.domain.fetching.outages import SOURCE_UNAVAILABLE
+from ads_pipeline.domain.fetching.quota import Hold
+from ads_pipeline.domain.fetching.retry_policy import RetryPolicy
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.quota import Hold
-from ads_pipeline.domain.readability import DayCondition
-from ads_pipeline.domain.retry import RetryPolicy
 from ads_pipeline.domain.transitions import Action
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.values import DayWindow
-from ads_pipeline.notifications.finding import FactFinder
-from ads_pipeline.notifications.notices import Kind
-from ads_pipeline.pipeline.day_conditions import DayRules, describe_days, find_days, find_gaps
-from ads_pipeline.pipeline.extraction.account_days import AccountDays
+from ads_pipeline.ledger.sql.ledger_values import DayWindow
+from ads_pipeline.operations.notifications.finding import FactFinder
+from ads_pipeline.operations.notifications.notices import Kind
+from ads_pipeline.pipeline.days.account_days import AccountDays
+from ads_pipeline.pipeline.days.day_conditions import DayRules, describe_days, find_days, find_gaps
 from ads_pipeline_tests.ledger.builders import FakeClock, accepted_runs, action_request, key, publish_runs, run
 from ads_pipeline_tests.pipeline.extraction.test_due_days import google_apis
 

@@ -5,14 +5,15 @@ from typing import Any
 
 import pytest
 
+from ads_pipeline.domain.fetching.retry_policy import RetryPolicy
 from ads_pipeline.domain.partition import PartitionKey, Run
-from ads_pipeline.domain.retry import RetryPolicy
 from ads_pipeline.domain.transitions import Action, Effect, Status
-from ads_pipeline.ledger.values import ActionRequest, DayWindow
-from ads_pipeline.pipeline.action_preview import Preview
-from ads_pipeline.pipeline.demote_and_restore import SUPERSEDED, demote, restore
+from ads_pipeline.ledger.sql.ledger_values import ActionRequest, DayWindow
+from ads_pipeline.pipeline.actions.action_preview import Preview
+from ads_pipeline.pipeline.actions.demote_and_restore import SUPERSEDED, demote, restore
+from ads_pipeline.pipeline.actions.operator_actions import RESTORE, Result, ResultRow
 from ads_pipeline.pipeline.loading import Loader
-from ads_pipeline.pipeline.operator_actions import RESTORE, Result, ResultRow
+from ads_pipeline_tests.lake.warehouse.builders import read_with_duckdb
 from ads_pipeline_tests.ledger.builders import action_request
 from ads_pipeline_tests.pipeline.builders import (
     LocalDeployment,
@@ -22,7 +23,6 @@ from ads_pipeline_tests.pipeline.builders import (
     seal_run,
     visible_runs,
 )
-from ads_pipeline_tests.warehouse.builders import read_with_duckdb
 
 
 def override_request(action_id: str = "act-1") -> ActionRequest:

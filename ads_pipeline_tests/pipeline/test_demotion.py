@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from ads_pipeline.domain.transitions import Action, Effect, Status, Verdict
-from ads_pipeline.ledger.values import DayWindow, VerdictResult
+from ads_pipeline.ledger.sql.ledger_values import DayWindow, VerdictResult
+from ads_pipeline_tests.lake.warehouse.builders import read_all_versions, read_with_duckdb
 from ads_pipeline_tests.ledger.builders import action_request, rejection
 from ads_pipeline_tests.pipeline.builders import (
     QUERY,
@@ -19,7 +20,6 @@ from ads_pipeline_tests.pipeline.builders import (
     visible_runs,
     visible_runs_in_spark,
 )
-from ads_pipeline_tests.warehouse.builders import read_all_versions, read_with_duckdb
 
 
 @pytest.mark.invariant("W3", "W4")

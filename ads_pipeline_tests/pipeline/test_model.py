@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from pyspark.sql import SparkSession
 
-from ads_pipeline.contracts.registry import SHIPPED
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import Action, Status
-from ads_pipeline.ledger.values import DayWindow
+from ads_pipeline.ledger.sql.ledger_values import DayWindow
+from ads_pipeline.validation.contract_registry import SHIPPED
 from ads_pipeline_tests.example_counts import examples
+from ads_pipeline_tests.lake.warehouse.builders import read_all_versions, read_with_duckdb
 from ads_pipeline_tests.ledger.builders import action_request
 from ads_pipeline_tests.pipeline.builders import (
     LocalDeployment,
@@ -29,7 +30,6 @@ from ads_pipeline_tests.pipeline.builders import (
     visible_runs,
 )
 from ads_pipeline_tests.pipeline.test_crashes import CrashingProxy, CrashPoint, SimulatedCrash
-from ads_pipeline_tests.warehouse.builders import read_all_versions, read_with_duckdb
 
 customers = st.integers(1, 3).map(key)
 

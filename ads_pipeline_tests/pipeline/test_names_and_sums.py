@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ads_pipeline.contracts.registry import SHIPPED, Contracts
+from ads_pipeline.validation.contract_registry import SHIPPED, Contracts
 from ads_pipeline_tests.pipeline.builders import QUERY, LocalDeployment, key, seal_run
 
 RULES = SHIPPED.rules(QUERY, "1")

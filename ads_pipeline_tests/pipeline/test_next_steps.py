@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from ads_pipeline.domain.conditions import GapReason
-from ads_pipeline.domain.freshness import StaleReason
+from ads_pipeline.domain.days.conditions import GapReason
+from ads_pipeline.domain.days.materialization_status import StaleReason
 from ads_pipeline.domain.transitions import Status
-from ads_pipeline.pipeline.next_steps import PartitionFacts, next_command, next_steps
-from ads_pipeline.pipeline.restorable_runs import RestorableRun
+from ads_pipeline.pipeline.days.next_steps import PartitionFacts, next_command, next_steps
+from ads_pipeline.pipeline.days.restorable_runs import RestorableRun
 
 PENDING, SUCCESS, FAILED = Status.PENDING, Status.SUCCESS, Status.FAILED
 VISIBLE = {"status": SUCCESS, "current_run_id": "r1", "visible_run_id": "r1"}

@@ -12,17 +12,18 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from ads_pipeline.domain.errors import LedgerUnavailable, StateChanged
+from ads_pipeline.domain.fetching.retry_policy import RetryPolicy
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.retry import RetryPolicy
 from ads_pipeline.domain.transitions import Action, Status, Verdict
-from ads_pipeline.errors import LedgerUnavailable, StateChanged
-from ads_pipeline.ledger import database
+from ads_pipeline.lake.raw.landing import RawRuns
 from ads_pipeline.ledger.ledger import Ledger, LedgerReader
-from ads_pipeline.ledger.tables import metadata
-from ads_pipeline.ledger.values import ActionRequest, ActionResult, StateFilter
-from ads_pipeline.pipeline import operator_actions
-from ads_pipeline.pipeline.action_preview import ALREADY_RECORDED, NO_SEALED_RUN, Preview, Selection
-from ads_pipeline.pipeline.operator_actions import (
+from ads_pipeline.ledger.sql import database
+from ads_pipeline.ledger.sql.ledger_values import ActionRequest, ActionResult, StateFilter
+from ads_pipeline.ledger.sql.state_tables import metadata
+from ads_pipeline.pipeline.actions import operator_actions
+from ads_pipeline.pipeline.actions.action_preview import ALREADY_RECORDED, NO_SEALED_RUN, Preview, Selection
+from ads_pipeline.pipeline.actions.operator_actions import (
     CLEAR,
     ENQUEUE,
     MARK,
@@ -37,7 +38,6 @@ from ads_pipeline.pipeline.operator_actions import (
     performer,
 )
 from ads_pipeline.pipeline.retry_scheduling import RetryScheduler
-from ads_pipeline.raw.landing import RawRuns
 from ads_pipeline_tests.ledger.builders import (
     FakeClock,
     acceptance,

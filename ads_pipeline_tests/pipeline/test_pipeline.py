@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from ads_pipeline.domain.errors import ContractMissing, RunNotSealed
 from ads_pipeline.domain.partition import Run
 from ads_pipeline.domain.transitions import Status
-from ads_pipeline.errors import ContractMissing, RunNotSealed
-from ads_pipeline.ledger import database
-from ads_pipeline.progress import progress_on
-from ads_pipeline.raw.seal import PAYLOAD
+from ads_pipeline.lake.raw.seal import PAYLOAD
+from ads_pipeline.ledger.sql import database
+from ads_pipeline.pipeline.progress import progress_on
 from ads_pipeline_tests.builders import write_sealed_run
+from ads_pipeline_tests.lake.warehouse.builders import read_all_versions, read_with_duckdb
 from ads_pipeline_tests.pipeline.builders import (
     FACTS,
     QUERY,
@@ -31,8 +32,7 @@ from ads_pipeline_tests.pipeline.builders import (
     visible_runs,
     visible_runs_in_spark,
 )
-from ads_pipeline_tests.validator.builders import make_payload
-from ads_pipeline_tests.warehouse.builders import read_all_versions, read_with_duckdb
+from ads_pipeline_tests.validation.builders import make_payload
 
 
 def test_accepted_partitions_are_visible_in_duckdb_and_spark(deployment_on_each_database: LocalDeployment) -> None:
@@ -235,7 +235,7 @@ def test_many_partitions_are_processed_in_batches(
     deployment: LocalDeployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All batches are judged and loaded."""
-    monkeypatch.setattr("ads_pipeline.pipeline.judging.RUNS_PER_BATCH", 2)
+    monkeypatch.setattr("ads_pipeline.pipeline.validation.RUNS_PER_BATCH", 2)
     monkeypatch.setattr("ads_pipeline.pipeline.loading.PARTITIONS_PER_COMMIT", 2)
     runs = [seal_run(deployment, key(customer)) for customer in range(1, 6)]
     _judged, loading = deployment.pipeline.judge_and_load(runs)

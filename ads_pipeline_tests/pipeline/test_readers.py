@@ -9,12 +9,13 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from ads_pipeline.domain.accounts import Account
-from ads_pipeline.domain.conditions import GapReason
-from ads_pipeline.domain.fetching import FailedFetch
-from ads_pipeline.domain.retry import RetryPolicy
+from ads_pipeline.domain.days.conditions import GapReason
+from ads_pipeline.domain.fetching.account import Account
+from ads_pipeline.domain.fetching.fetch_results import FailedFetch
+from ads_pipeline.domain.fetching.retry_policy import RetryPolicy
 from ads_pipeline.domain.transitions import Action
-from ads_pipeline.ledger.values import DayWindow, RunRegistration, VisibleRuns
+from ads_pipeline.ledger.sql.ledger_values import DayWindow, RunRegistration, VisibleRuns
+from ads_pipeline_tests.lake.warehouse.builders import read_with_duckdb
 from ads_pipeline_tests.ledger.builders import action_request, rejection
 from ads_pipeline_tests.pipeline.builders import (
     QUERY,
@@ -27,7 +28,6 @@ from ads_pipeline_tests.pipeline.builders import (
     visible_runs,
     visible_runs_in_spark,
 )
-from ads_pipeline_tests.warehouse.builders import read_with_duckdb
 
 CURRENT = f"{QUERY}_current"
 

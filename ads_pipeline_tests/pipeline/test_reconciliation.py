@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import Action, Status, Verdict
-from ads_pipeline.ledger.values import DayWindow, ExpectedContent
+from ads_pipeline.lake.warehouse.table_values import HeldPartition
+from ads_pipeline.ledger.sql.ledger_values import DayWindow, ExpectedContent
 from ads_pipeline.pipeline.reconciliation import Repair, RepairKind, find_differences, plan_repairs
-from ads_pipeline.warehouse.values import HeldPartition
+from ads_pipeline_tests.lake.warehouse.builders import make_load, publish_loads, read_with_duckdb
 from ads_pipeline_tests.ledger.builders import action_request, record_verdict, rejection
 from ads_pipeline_tests.ledger.forging import forge
 from ads_pipeline_tests.pipeline.builders import (
@@ -23,7 +24,6 @@ from ads_pipeline_tests.pipeline.builders import (
     seal_run,
     visible_runs,
 )
-from ads_pipeline_tests.warehouse.builders import make_load, publish_loads, read_with_duckdb
 
 RUN_IDS = ("r1", "r2", "r3")
 

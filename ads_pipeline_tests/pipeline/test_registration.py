@@ -7,10 +7,10 @@ import pytest
 
 from ads_pipeline.domain.partition import Run
 from ads_pipeline.domain.transitions import RegisteredRun
+from ads_pipeline.lake.raw.landing import RawRuns
+from ads_pipeline.lake.raw.seal import METADATA, PAYLOAD
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.pipeline.registration import RAW_DATA_MISSING, SEAL_CHANGED, SealRegister, check_seal
-from ads_pipeline.raw.landing import RawRuns
-from ads_pipeline.raw.seal import METADATA, PAYLOAD
+from ads_pipeline.pipeline.registered_seals import RAW_DATA_MISSING, SEAL_CHANGED, SealRegister, check_seal
 from ads_pipeline_tests.builders import ROWS, run, seal_facts, write_sealed_run
 
 SEALED, DAMAGED = run("r1"), run("r2")

@@ -4,17 +4,18 @@ from dataclasses import replace
 
 import pytest
 
-from ads_pipeline.contracts.registry import SHIPPED, Contracts
-from ads_pipeline.contracts.rules import CheckRule
+from ads_pipeline.domain.fetching.retry_policy import RetryPolicy
 from ads_pipeline.domain.partition import Run
-from ads_pipeline.domain.retry import RetryPolicy
 from ads_pipeline.domain.transitions import Action, Effect, Status
-from ads_pipeline.ledger.values import ActionRequest
-from ads_pipeline.pipeline.action_preview import DEMOTED_BY_OPERATOR, NO_RUN_TO_JUDGE, Preview
-from ads_pipeline.pipeline.demote_and_restore import demote
-from ads_pipeline.pipeline.operator_actions import REJUDGE, Plan, Result, ResultRow
-from ads_pipeline.pipeline.rejudging import rejudge
-from ads_pipeline.pipeline.restorable_runs import restore_command
+from ads_pipeline.ledger.sql.ledger_values import ActionRequest
+from ads_pipeline.pipeline.actions.action_preview import DEMOTED_BY_OPERATOR, NO_RUN_TO_JUDGE, Preview
+from ads_pipeline.pipeline.actions.demote_and_restore import demote
+from ads_pipeline.pipeline.actions.operator_actions import REJUDGE, Plan, Result, ResultRow
+from ads_pipeline.pipeline.actions.rejudging import rejudge
+from ads_pipeline.pipeline.days.restorable_runs import restore_command
+from ads_pipeline.validation.contract_registry import SHIPPED, Contracts
+from ads_pipeline.validation.contract_rules import CheckRule
+from ads_pipeline_tests.lake.warehouse.builders import read_with_duckdb
 from ads_pipeline_tests.ledger.builders import action_request
 from ads_pipeline_tests.pipeline.builders import (
     QUERY,
@@ -25,7 +26,6 @@ from ads_pipeline_tests.pipeline.builders import (
     seal_run,
     visible_runs,
 )
-from ads_pipeline_tests.warehouse.builders import read_with_duckdb
 
 NO_CLICKS = CheckRule(column="clicks", comparison="le", bound=-1, description="no clicks at all")
 

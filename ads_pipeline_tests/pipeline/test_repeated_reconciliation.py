@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from ads_pipeline.domain.transitions import Action
-from ads_pipeline.ledger.values import DayWindow
+from ads_pipeline.lake.warehouse.replacement import HeldContent, Warehouse
+from ads_pipeline.ledger.sql.ledger_values import DayWindow
 from ads_pipeline.pipeline.reconciliation import Reconciliation
 from ads_pipeline.pipeline.repeated_reconciliation import FULL_PASS_AFTER, LastPasses, RepeatedReconciliation
-from ads_pipeline.warehouse.publication import HeldContent, Warehouse
+from ads_pipeline_tests.lake.warehouse.builders import make_load, publish_loads
 from ads_pipeline_tests.ledger.builders import action_request, rejection
 from ads_pipeline_tests.ledger.forging import forge
 from ads_pipeline_tests.pipeline.builders import (
@@ -24,7 +25,6 @@ from ads_pipeline_tests.pipeline.builders import (
     seal_run,
     visible_runs,
 )
-from ads_pipeline_tests.warehouse.builders import make_load, publish_loads
 
 NOW = datetime(2026, 2, 4, tzinfo=UTC)
 OLD = "2026-01-20T00:00:00.000000Z"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ads_pipeline.warehouse.values import WarehouseTable
+from ads_pipeline.lake.warehouse.table_values import WarehouseTable
 from ads_pipeline_tests.pipeline.builders import LocalDeployment, key, seal_invalid_run, seal_run, visible_runs
 
 

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from ads_pipeline.domain.freshness import (
+from ads_pipeline.domain.days.materialization_status import (
     AttemptOutcome,
     CodeVersion,
     DisplayStatus,
@@ -16,7 +16,12 @@ from ads_pipeline.domain.freshness import (
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.status.status_table import StatusTable
-from ads_pipeline.pipeline.staleness import AssetStatus, PartitionStaleness, StalenessCalculator, asset_code_versions
+from ads_pipeline.pipeline.days.staleness import (
+    AssetStatus,
+    PartitionStaleness,
+    StalenessCalculator,
+    asset_code_versions,
+)
 from ads_pipeline_tests.google_ads.builders import shipped_apis
 from ads_pipeline_tests.ledger.builders import (
     FakeClock,

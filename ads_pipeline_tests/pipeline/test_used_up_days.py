@@ -7,16 +7,17 @@ from typing import Any
 
 import pytest
 
-from ads_pipeline.domain.fetching import FailedFetch
+from ads_pipeline.domain.errors import MarkedTerminal
+from ads_pipeline.domain.fetching.fetch_results import FailedFetch
+from ads_pipeline.domain.fetching.quota import Hold
+from ads_pipeline.domain.fetching.retry_forecast import Parking
+from ads_pipeline.domain.fetching.retry_policy import Lane, RetryPolicy
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.quota import Hold
-from ads_pipeline.domain.retry import Lane, RetryPolicy
 from ads_pipeline.domain.transitions import Action, Status
-from ads_pipeline.errors import MarkedTerminal
-from ads_pipeline.ledger.control.retries import Parking
+from ads_pipeline.lake.raw.landing import RawRuns
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.values import StateFilter
-from ads_pipeline.pipeline.action_preview import (
+from ads_pipeline.ledger.sql.ledger_values import StateFilter
+from ads_pipeline.pipeline.actions.action_preview import (
     ALREADY_REQUESTED,
     NO_FAILED_FETCH,
     PARKED,
@@ -24,8 +25,7 @@ from ads_pipeline.pipeline.action_preview import (
     Preview,
     Selection,
 )
-from ads_pipeline.pipeline.next_steps import PartitionFacts, next_command, next_steps
-from ads_pipeline.pipeline.operator_actions import (
+from ads_pipeline.pipeline.actions.operator_actions import (
     CLEAR,
     ENQUEUE,
     RELEASE,
@@ -37,7 +37,7 @@ from ads_pipeline.pipeline.operator_actions import (
     execute,
     performer,
 )
-from ads_pipeline.raw.landing import RawRuns
+from ads_pipeline.pipeline.days.next_steps import PartitionFacts, next_command, next_steps
 from ads_pipeline_tests.ledger.builders import (
     FakeClock,
     accepted_runs,

@@ -17,9 +17,9 @@ from typing import Any, Final
 
 from botocore.exceptions import ClientError
 
+from ads_pipeline.domain.errors import EventsNotFound, RunClosed
 from ads_pipeline.domain.run_events import AppendResult, Event, LoggedEvent
 from ads_pipeline.domain.run_snapshots import DEFAULT_PAGE_SIZE, RunSnapshot, RunStatus, StepStatus, fold_events
-from ads_pipeline.errors import EventsNotFound, RunClosed
 
 LARGEST_PAGE: Final = 10_000
 EVENTS_PER_TRANSACTION: Final = 50  # of at most 100 actions; the others are heads

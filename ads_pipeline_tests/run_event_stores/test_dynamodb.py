@@ -12,9 +12,9 @@ from botocore.config import Config
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import make_server
 
+from ads_pipeline.testing.event_strategies import make_completions, new_run_id
 from ads_pipeline.testing.fetch_checks import check_default_page_has_a_thousand_events
 from ads_pipeline.testing.run_event_stores import CHECKS, Check
-from ads_pipeline.testing.run_events import make_completions, new_run_id
 from ads_pipeline_tests.example_counts import TIMES
 from ads_pipeline_tests.run_event_stores.dynamodb_store import DynamoEventStore, create_table
 

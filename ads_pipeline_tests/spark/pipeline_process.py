@@ -15,13 +15,13 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql.connect.client.retries import DefaultPolicy
 
+from ads_pipeline.domain.errors import AdsPipelineError
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import Outcome
-from ads_pipeline.errors import AdsPipelineError
-from ads_pipeline.ledger.values import DayWindow
-from ads_pipeline.raw.seal import METADATA, PAYLOAD
-from ads_pipeline.storage.open_store import open_store
-from ads_pipeline.validator.judging import judge_runs
+from ads_pipeline.lake.raw.seal import METADATA, PAYLOAD
+from ads_pipeline.lake.storage.open_store import open_store
+from ads_pipeline.ledger.sql.ledger_values import DayWindow
+from ads_pipeline.validation.spark_job import judge_runs
 from ads_pipeline_tests.builders import acceptance, seal_document
 from ads_pipeline_tests.pipeline.builders import (
     LocalDeployment,
@@ -33,7 +33,7 @@ from ads_pipeline_tests.pipeline.builders import (
     visible_runs,
     visible_runs_in_spark,
 )
-from ads_pipeline_tests.validator.builders import RULES, KillOnUnpickle, create_run, row
+from ads_pipeline_tests.validation.builders import RULES, KillOnUnpickle, create_run, row
 
 
 def run_pipeline(spark: SparkSession, home: Path, lake: str | None = None) -> Any:

@@ -10,9 +10,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from ads_pipeline_tests.example_counts import TIMES
+from ads_pipeline_tests.lake.warehouse.builders import read_with_duckdb
 from ads_pipeline_tests.spark.pipeline_process import run_pipeline
 from ads_pipeline_tests.spark.servers import cluster, connect_server, hide, pipeline_runner
-from ads_pipeline_tests.warehouse.builders import read_with_duckdb
 
 FAILING = ("judge_on_missing_disk", "judge_with_killed_workers")
 
@@ -67,7 +67,7 @@ def test_pipeline_gives_the_same_results_on_every_spark(
         assert (failure["class"], failure["is_transient"]) == ("JudgingFailed", True)
         assert failure["message"].isprintable()
     missing_disk, killed_workers = (remote_results.by_name[name]["message"] for name in FAILING)
-    assert missing_disk.startswith("2 runs could not be judged: ads_pipeline.errors.RawUnavailable: ")
+    assert missing_disk.startswith("2 runs could not be judged: ads_pipeline.domain.errors.RawUnavailable: ")
     assert "No such file or directory" in missing_disk
     assert "/not-mounted" in missing_disk
     assert killed_workers == "1 runs could not be judged: Python worker exited unexpectedly (crashed)."

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ads_pipeline.errors import BadSettings
-from ads_pipeline.settings import Settings, read_settings
-from ads_pipeline.spark_session import start_spark
+from ads_pipeline.domain.errors import BadSettings
+from ads_pipeline.settings.environment import Settings, read_settings
+from ads_pipeline.spark.session import start_spark
 
 
 def settings_for(home: Path, spark: str) -> Settings:

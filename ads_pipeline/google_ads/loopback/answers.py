@@ -9,9 +9,9 @@ from importlib import import_module
 from typing import Any, Final
 
 from ads_pipeline.domain.partition import days_between
-from ads_pipeline.google_ads.descriptors import VersionFields
-from ads_pipeline.google_ads.gaql import selected_fields
 from ads_pipeline.google_ads.loopback.scenarios import Behaviour, GoogleError, ListedAccount, RequestFailure
+from ads_pipeline.google_ads.requests.descriptors import VersionFields
+from ads_pipeline.google_ads.requests.gaql import selected_fields
 
 _SOME_DAY: Final = "2000-01-01"  # of the prepared batch, whose bytes are replaced by those of each day
 _DAYS = re.compile(r"BETWEEN '([0-9-]{10})' AND '([0-9-]{10})'")

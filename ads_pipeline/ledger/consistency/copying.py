@@ -6,11 +6,11 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from ads_pipeline.errors import CopyDiffers, TargetNotEmpty
-from ads_pipeline.ledger import database
+from ads_pipeline.domain.errors import CopyDiffers, TargetNotEmpty
 from ads_pipeline.ledger.consistency.digest import LedgerDigest, RowHasher, TableDigest, digest_table, read_batches
-from ads_pipeline.ledger.control.tables import leases
-from ads_pipeline.ledger.tables import (
+from ads_pipeline.ledger.sql import database
+from ads_pipeline.ledger.sql.control_tables import leases
+from ads_pipeline.ledger.sql.state_tables import (
     attempts,
     control_action_partitions,
     control_actions,

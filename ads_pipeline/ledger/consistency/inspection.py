@@ -10,23 +10,23 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
+from ads_pipeline.domain.errors import LogContradicted
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import Outcome, PartitionState, RegisteredRun, Status
-from ads_pipeline.errors import LogContradicted
-from ads_pipeline.ledger import database
 from ads_pipeline.ledger.consistency.replay import read_histories, replay
-from ads_pipeline.ledger.control.tables import leases
 from ads_pipeline.ledger.ledger import LedgerReader
-from ads_pipeline.ledger.row_mapping import (
+from ads_pipeline.ledger.sql import database
+from ads_pipeline.ledger.sql.control_tables import leases
+from ads_pipeline.ledger.sql.row_mapping import (
     database_clock,
     decode_registered_run,
     decode_run,
     encode_run,
     key_of_table,
 )
+from ads_pipeline.ledger.sql.state_tables import demotions, run_head, runs
+from ads_pipeline.ledger.sql.statements import RUN_COLUMNS, Statement, query
 from ads_pipeline.ledger.state.visibility import is_current, last_outcome
-from ads_pipeline.ledger.statements import RUN_COLUMNS, Statement, query
-from ads_pipeline.ledger.tables import demotions, run_head, runs
 
 ROWS_PER_FETCH: Final = 5_000
 _RUN: Final = f"SELECT runs.*, {last_outcome('runs')} AS outcome, {is_current('runs')} AS is_current"

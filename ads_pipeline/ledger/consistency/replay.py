@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
+from ads_pipeline.domain.errors import IllegalTransition, LogContradicted, UnsoundAcceptance
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.transitions import (
     TRANSITIONS,
@@ -26,16 +27,14 @@ from ads_pipeline.domain.transitions import (
     apply_control_action,
     apply_verdict,
 )
-from ads_pipeline.errors import IllegalTransition, LogContradicted, UnsoundAcceptance
-from ads_pipeline.ledger.row_mapping import (
+from ads_pipeline.ledger.sql.row_mapping import (
     decode_key,
     decode_registered_run,
     decode_state,
     decode_verdict,
     key_of_table,
 )
-from ads_pipeline.ledger.state.verdict_recorder import require_sound_seal
-from ads_pipeline.ledger.tables import (
+from ads_pipeline.ledger.sql.state_tables import (
     KEY,
     attempts,
     control_action_partitions,
@@ -43,6 +42,7 @@ from ads_pipeline.ledger.tables import (
     partition_state,
     runs,
 )
+from ads_pipeline.ledger.state.verdict_recorder import require_sound_seal
 
 ROWS_PER_FETCH: Final = 5_000
 CLOCK_SKEW: Final = timedelta(hours=1)  # tolerated between the clocks of runs and verdicts

@@ -12,31 +12,31 @@ from typing import Final
 
 import sqlalchemy as sa
 
+from ads_pipeline.domain.errors import MarkedTerminal, PartitionRefused, StateChanged
+from ads_pipeline.domain.fetching.retry_forecast import Parking
+from ads_pipeline.domain.fetching.retry_policy import RetryPolicy
+from ads_pipeline.domain.log_lines import LogEvent, log_event
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.retry import RetryPolicy
+from ads_pipeline.domain.quoting import printable
 from ads_pipeline.domain.run_events import idempotency_key
 from ads_pipeline.domain.transitions import Action, PartitionState, apply_control_action
-from ads_pipeline.errors import MarkedTerminal, PartitionRefused, StateChanged
-from ads_pipeline.ledger.control.audit_log import is_logged, log_action
 from ads_pipeline.ledger.control.holds import lift_hold, lock_source
-from ads_pipeline.ledger.control.retries import Parking
 from ads_pipeline.ledger.control.retry_queue import RetryQueue
 from ads_pipeline.ledger.control.retry_queue_queries import READ_MARKED
 from ads_pipeline.ledger.control.retry_resets import reset_retries
-from ads_pipeline.ledger.control.tables import parkings, requests
-from ads_pipeline.ledger.row_mapping import (
+from ads_pipeline.ledger.sql.control_tables import parkings, requests
+from ads_pipeline.ledger.sql.ledger_values import ActionRequest, ActionResult
+from ads_pipeline.ledger.sql.row_mapping import (
     decode_key,
     encode_key,
     encode_key_by_name,
     encode_state,
     key_of_table,
 )
-from ads_pipeline.ledger.statements import KEY_COLUMNS, RowWrite, Statement, columns_of, insert, upsert
-from ads_pipeline.ledger.tables import control_action_partitions, partition_state
-from ads_pipeline.ledger.transactions import LedgerTransaction, LedgerWriter
-from ads_pipeline.ledger.values import ActionRequest, ActionResult
-from ads_pipeline.log_events import LogEvent, log_event
-from ads_pipeline.quoting import printable
+from ads_pipeline.ledger.sql.state_tables import control_action_partitions, partition_state
+from ads_pipeline.ledger.sql.statements import KEY_COLUMNS, RowWrite, Statement, columns_of, insert, upsert
+from ads_pipeline.ledger.write_steps.audit_log import is_logged, log_action
+from ads_pipeline.ledger.write_steps.transactions import LedgerTransaction, LedgerWriter
 
 _LOG: Final = logging.getLogger(__name__)
 

@@ -10,19 +10,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
-from ads_pipeline.domain.fetching import FailedFetch
-from ads_pipeline.domain.freshness import RAW, AttemptOutcome
+from ads_pipeline.domain.days.materialization_status import RAW, AttemptOutcome
+from ads_pipeline.domain.fetching.fetch_results import FailedFetch
+from ads_pipeline.domain.fetching.retry_forecast import Parking, ScheduledRetry, parking_name
+from ads_pipeline.domain.fetching.retry_policy import ERROR_POLICIES, PARKING_SCOPES, ErrorPolicy, RetryPolicy
+from ads_pipeline.domain.log_lines import LogEvent, log_event
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.retry import ERROR_POLICIES, PARKING_SCOPES, ErrorPolicy, RetryPolicy
+from ads_pipeline.domain.quoting import printable
 from ads_pipeline.ledger.control.control_actions import INSERT_PARKINGS
-from ads_pipeline.ledger.control.retries import Parking, ScheduledRetry, parking_name
 from ads_pipeline.ledger.control.retry_queue import READ_FAILED_FETCHES, RetryQueue
-from ads_pipeline.ledger.row_mapping import decode_key, encode_key
-from ads_pipeline.ledger.status.partition_status import AttemptResult, FetchError
-from ads_pipeline.ledger.tables import instant_text
-from ads_pipeline.ledger.transactions import LedgerTransaction, LedgerWriter
-from ads_pipeline.log_events import LogEvent, log_event
-from ads_pipeline.quoting import printable
+from ads_pipeline.ledger.sql.row_mapping import decode_key, encode_key
+from ads_pipeline.ledger.sql.state_tables import instant_text
+from ads_pipeline.ledger.write_steps.partition_status import AttemptResult, FetchError
+from ads_pipeline.ledger.write_steps.transactions import LedgerTransaction, LedgerWriter
 
 _LOG: Final = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from ads_pipeline.domain.outages import (
+from ads_pipeline.domain.fetching.outages import (
     CALLS_JUDGED,
     LONGEST_HOLD,
     PROBE_LIMIT,
@@ -20,13 +20,13 @@ from ads_pipeline.domain.outages import (
     is_source_away,
     pause_after,
 )
-from ads_pipeline.domain.quota import Granted, Hold, Operation, OperationOutcome, Refused
+from ads_pipeline.domain.fetching.quota import Granted, Hold, Operation, OperationOutcome, Refused
+from ads_pipeline.domain.quoting import printable
 from ads_pipeline.ledger.control.retry_resets import RECOVERY, reset_retries
-from ads_pipeline.ledger.control.tables import api_holds
-from ads_pipeline.ledger.statements import query, upsert
-from ads_pipeline.ledger.tables import Instant, instant_text
-from ads_pipeline.ledger.transactions import LedgerTransaction
-from ads_pipeline.quoting import printable
+from ads_pipeline.ledger.sql.control_tables import api_holds
+from ads_pipeline.ledger.sql.state_tables import Instant, instant_text
+from ads_pipeline.ledger.sql.statements import query, upsert
+from ads_pipeline.ledger.write_steps.transactions import LedgerTransaction
 
 QUOTA_LOCK: Final = 0x71756F7461  # any seed that no other advisory lock of the database uses
 # The transaction holds the lock until its end. The clock is read after the wait.

@@ -1,6 +1,6 @@
 """The retry queue: schedules retries of failed partitions, and finds the retries and requests that are due.
 
-`domain.retry` decides each retry from the logs of verdicts and failed fetches. A new failure is scheduled again.
+`retry_policy` decides each retry from the logs of verdicts and failed fetches. A new failure is scheduled again.
 Scheduling changes no state; `ControlActions` requeues the partitions that are due.
 """
 
@@ -12,9 +12,17 @@ from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 
-from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.quota import QUOTA_EXHAUSTED, Hold
-from ads_pipeline.domain.retry import (
+from ads_pipeline.domain.batches import split_batches
+from ads_pipeline.domain.fetching.quota import QUOTA_EXHAUSTED, Hold
+from ads_pipeline.domain.fetching.retry_forecast import (
+    UNLIMITED_AGE,
+    OpenRequest,
+    Parking,
+    RetryForecast,
+    ScheduledRetry,
+    decide_next_retry,
+)
+from ads_pipeline.domain.fetching.retry_policy import (
     PARKING_SCOPES,
     AttemptEnd,
     Failure,
@@ -27,23 +35,15 @@ from ads_pipeline.domain.retry import (
     last_failure,
     retry_delay,
 )
-from ads_pipeline.domain.sequences import split_batches
+from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.domain.quoting import printable
 from ads_pipeline.domain.transitions import Outcome, PartitionState
-from ads_pipeline.ledger import database
 from ads_pipeline.ledger.control import retry_queue_queries
 from ads_pipeline.ledger.control.holds import read_holds
-from ads_pipeline.ledger.control.leases import Leases
-from ads_pipeline.ledger.control.retries import (
-    UNLIMITED_AGE,
-    OpenRequest,
-    Parking,
-    RetryForecast,
-    ScheduledRetry,
-    decide_next_retry,
-)
 from ads_pipeline.ledger.control.retry_resets import read_resets
-from ads_pipeline.ledger.control.tables import parkings, requests, retry_schedule
-from ads_pipeline.ledger.row_mapping import (
+from ads_pipeline.ledger.sql import database
+from ads_pipeline.ledger.sql.control_tables import parkings, requests, retry_schedule
+from ads_pipeline.ledger.sql.row_mapping import (
     decode_key,
     encode_key,
     encode_key_by_name,
@@ -51,9 +51,9 @@ from ads_pipeline.ledger.row_mapping import (
     pick_fields,
     read_clock,
 )
-from ads_pipeline.ledger.statements import KEY_COLUMNS, Statement, query, select_given, upsert
-from ads_pipeline.ledger.tables import Day, instant_text
-from ads_pipeline.quoting import printable
+from ads_pipeline.ledger.sql.state_tables import Day, instant_text
+from ads_pipeline.ledger.sql.statements import KEY_COLUMNS, Statement, query, select_given, upsert
+from ads_pipeline.ledger.write_steps.leases import Leases
 
 T = TypeVar("T")
 PARTITIONS_PER_TRANSACTION: Final = 1_000

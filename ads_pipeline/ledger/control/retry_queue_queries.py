@@ -1,6 +1,6 @@
 """Queries of the retry queue: due retries, due requests, unscheduled failures and finished rows.
 
-The SQL repeats the rule of `domain.retry.terminal_reason` over schedule, mark, date and current policy. A property
+The SQL repeats the rule of `retry_policy.terminal_reason` over schedule, mark, date and current policy. A property
 test compares the two. Lanes and the age limit are windows of days: `:since` to `:until`.
 """
 
@@ -11,8 +11,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy.types import TypeEngine
 
-from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.retry import (
+from ads_pipeline.domain.fetching.retry_policy import (
     FRESH_DAYS,
     PENDING_CLASSES,
     WAITING_CLASSES,
@@ -20,8 +19,9 @@ from ads_pipeline.domain.retry import (
     RetryPolicy,
     newest_expired_day,
 )
-from ads_pipeline.ledger.statements import KEY_COLUMNS, Statement, query
-from ads_pipeline.ledger.tables import Day, Instant
+from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.ledger.sql.state_tables import Day, Instant
+from ads_pipeline.ledger.sql.statements import KEY_COLUMNS, Statement, query
 
 REQUESTS_PER_CLEANUP: Final = 10_000  # a backfill may leave a million open requests
 _TYPES: Final[Mapping[str, TypeEngine[Any]]] = {

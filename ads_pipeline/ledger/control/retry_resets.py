@@ -10,13 +10,13 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from ads_pipeline.domain.outages import UNANSWERED
+from ads_pipeline.domain.fetching.outages import UNANSWERED
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.ledger.control.tables import retry_resets
-from ads_pipeline.ledger.row_mapping import pick_fields
-from ads_pipeline.ledger.statements import query, upsert
-from ads_pipeline.ledger.tables import Instant, instant_text
-from ads_pipeline.ledger.transactions import LedgerTransaction
+from ads_pipeline.ledger.sql.control_tables import retry_resets
+from ads_pipeline.ledger.sql.row_mapping import pick_fields
+from ads_pipeline.ledger.sql.state_tables import Instant, instant_text
+from ads_pipeline.ledger.sql.statements import query, upsert
+from ads_pipeline.ledger.write_steps.transactions import LedgerTransaction
 
 RECOVERY: Final = "recovery"
 _UPSERT: Final = upsert(retry_resets)

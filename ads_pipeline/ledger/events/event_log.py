@@ -1,6 +1,6 @@
 """Appends run events and retires runs; implements `RunEventStore` on Postgres and SQLite.
 
-The ledger emits its own events through `ledger.transactions`, in the transaction of each change. `snapshots` folds
+The ledger emits its own events through `transactions`, in the transaction of each change. `snapshots` folds
 events into snapshots.
 """
 
@@ -14,12 +14,14 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
+from ads_pipeline.domain.errors import BadEvent, EventsNotFound, LedgerRefused, RunClosed, RunOpen
 from ads_pipeline.domain.run_events import LEDGER_TYPES, REPEATABLE, AppendResult, Event, EventOrigin
-from ads_pipeline.errors import BadEvent, EventsNotFound, LedgerRefused, RunClosed, RunOpen
-from ads_pipeline.ledger import database
-from ads_pipeline.ledger.control.audit_log import log_request
 from ads_pipeline.ledger.events.event_reader import EventReader
-from ads_pipeline.ledger.events.event_rows import (
+from ads_pipeline.ledger.sql import database
+from ads_pipeline.ledger.sql.ledger_values import ActionRequest
+from ads_pipeline.ledger.sql.state_tables import instant_text, run_events, run_head
+from ads_pipeline.ledger.write_steps.audit_log import log_request
+from ads_pipeline.ledger.write_steps.event_rows import (
     COUNT_CONFLICTS,
     FIND_EXISTING,
     INSERT_MISSING_HEADS,
@@ -27,8 +29,6 @@ from ads_pipeline.ledger.events.event_rows import (
     decode_snapshot,
     encode_event,
 )
-from ads_pipeline.ledger.tables import instant_text, run_events, run_head
-from ads_pipeline.ledger.values import ActionRequest
 
 RETIREMENT: Final = "retire_events"  # in the log of actions
 PLAN_VERSION: Final = f"ads_pipeline-{version('ads_pipeline')}"

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
+from ads_pipeline.domain.errors import EventsNotFound
 from ads_pipeline.domain.partition import PartitionKey, parse_key
 from ads_pipeline.domain.run_events import CONTRACT_VERSION, LEDGER_TYPES, LoggedEvent
 from ads_pipeline.domain.run_snapshots import (
@@ -17,12 +18,11 @@ from ads_pipeline.domain.run_snapshots import (
     StepStatus,
     fold_events,
 )
-from ads_pipeline.errors import EventsNotFound
-from ads_pipeline.ledger import database
-from ads_pipeline.ledger.events.event_rows import decode_event, decode_snapshot
-from ads_pipeline.ledger.row_mapping import database_clock, pick_fields
-from ads_pipeline.ledger.statements import Statement
-from ads_pipeline.ledger.tables import Instant, run_events, run_head
+from ads_pipeline.ledger.sql import database
+from ads_pipeline.ledger.sql.row_mapping import database_clock, pick_fields
+from ads_pipeline.ledger.sql.state_tables import Instant, run_events, run_head
+from ads_pipeline.ledger.sql.statements import Statement
+from ads_pipeline.ledger.write_steps.event_rows import decode_event, decode_snapshot
 
 LARGEST_PAGE: Final = 10_000
 _EVENTS_PER_PAGE: Final = 5_000

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
+from ads_pipeline.domain.errors import LedgerRefused, LedgerUnavailable
 from ads_pipeline.domain.run_events import EventOrigin
 from ads_pipeline.domain.run_snapshots import (
     LagLevel,
@@ -21,12 +22,11 @@ from ads_pipeline.domain.run_snapshots import (
     contiguous_prefix,
     fold_events,
 )
-from ads_pipeline.errors import LedgerRefused, LedgerUnavailable
-from ads_pipeline.ledger import database
 from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.events.event_reader import fetch_summaries, read_steps
-from ads_pipeline.ledger.events.event_rows import decode_snapshot, encode_snapshot
-from ads_pipeline.ledger.tables import run_head
+from ads_pipeline.ledger.sql import database
+from ads_pipeline.ledger.sql.state_tables import run_head
+from ads_pipeline.ledger.write_steps.event_rows import decode_snapshot, encode_snapshot
 
 EVENTS_PER_TRANSACTION: Final = 2_000  # bounds how long a resync locks the run
 POLL_INTERVAL: Final = timedelta(milliseconds=200)

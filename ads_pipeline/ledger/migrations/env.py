@@ -2,7 +2,7 @@
 
 from alembic import context
 
-from ads_pipeline.ledger.database import REVISION_TABLE
+from ads_pipeline.ledger.sql.database import REVISION_TABLE
 
 context.configure(
     connection=context.config.attributes["connection"],

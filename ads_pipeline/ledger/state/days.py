@@ -1,4 +1,4 @@
-"""Reads the days of a query: the facts from which `domain.readability` derives conditions, and the absent days."""
+"""Reads the days of a query: the facts from which `readability` derives conditions, and the absent days."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -8,20 +8,20 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from ads_pipeline.domain.conditions import Condition
-from ads_pipeline.domain.day_facts import Acknowledgement, DayFacts, Withdrawal
-from ads_pipeline.domain.expected_days import ExpectedDays
+from ads_pipeline.domain.batches import split_batches
+from ads_pipeline.domain.days.conditions import Condition
+from ads_pipeline.domain.days.day_facts import Acknowledgement, DayFacts, Withdrawal
+from ads_pipeline.domain.days.expected_days import ExpectedDays
+from ads_pipeline.domain.fetching.retry_policy import RETRY_POLICY
 from ads_pipeline.domain.partition import days_between
 from ads_pipeline.domain.reason import Reason
-from ads_pipeline.domain.retry import RETRY_POLICY
-from ads_pipeline.domain.sequences import split_batches
 from ads_pipeline.domain.transitions import Action, Outcome, Status
-from ads_pipeline.ledger import database
+from ads_pipeline.ledger.sql import database
+from ads_pipeline.ledger.sql.ledger_values import DayWindow
+from ads_pipeline.ledger.sql.state_tables import instant_text
+from ads_pipeline.ledger.sql.statements import Statement, query_days
 from ads_pipeline.ledger.state.first_days import FirstDays, read_first_days
 from ads_pipeline.ledger.state.visibility import is_judged
-from ads_pipeline.ledger.statements import Statement, query_days
-from ads_pipeline.ledger.tables import instant_text
-from ads_pipeline.ledger.values import DayWindow
 
 CUSTOMERS_PER_QUERY: Final = 1_000
 ACKNOWLEDGE: Final = Action.ACKNOWLEDGE.name.lower()  # as the log has it

@@ -1,6 +1,6 @@
 """Reads which days of each customer and query are expected, from the registered runs and the failed fetches.
 
-The rule is in `domain.expected_days`.
+The rule is in `expected_days`.
 """
 
 from collections import defaultdict
@@ -11,11 +11,11 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from ads_pipeline.domain.expected_days import ExpectedDays, describe_single_days, find_expected, may_have_hole
-from ads_pipeline.domain.sequences import split_batches
-from ads_pipeline.ledger import database
-from ads_pipeline.ledger.extraction.tables import accounts
-from ads_pipeline.ledger.tables import Day, Instant, finished_attempts, partition_state, runs
+from ads_pipeline.domain.batches import split_batches
+from ads_pipeline.domain.days.expected_days import ExpectedDays, describe_single_days, find_expected, may_have_hole
+from ads_pipeline.ledger.sql import database
+from ads_pipeline.ledger.sql.extraction_tables import accounts
+from ads_pipeline.ledger.sql.state_tables import Day, Instant, finished_attempts, partition_state, runs
 
 PAIRS_PER_QUERY: Final = 200
 _FAILED_FETCHES: Final = (

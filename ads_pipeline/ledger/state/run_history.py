@@ -9,8 +9,9 @@ import sqlalchemy as sa
 
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import Effect, Outcome, RegisteredRun, Verdict
-from ads_pipeline.ledger import database
-from ads_pipeline.ledger.row_mapping import (
+from ads_pipeline.ledger.sql import database
+from ads_pipeline.ledger.sql.ledger_values import Attempt, JudgedRun, StateFilter
+from ads_pipeline.ledger.sql.row_mapping import (
     decode_key,
     decode_registered_run,
     decode_run,
@@ -22,11 +23,10 @@ from ads_pipeline.ledger.row_mapping import (
     key_of_table,
     same_key,
 )
+from ads_pipeline.ledger.sql.state_tables import Day, attempts, partition_state, runs
+from ads_pipeline.ledger.sql.statements import KEY_COLUMNS, RUN_COLUMNS, Statement, query
 from ads_pipeline.ledger.state.states import conditions
 from ads_pipeline.ledger.state.visibility import is_current, is_judged, last_outcome
-from ads_pipeline.ledger.statements import KEY_COLUMNS, RUN_COLUMNS, Statement, query
-from ads_pipeline.ledger.tables import Day, attempts, partition_state, runs
-from ads_pipeline.ledger.values import Attempt, JudgedRun, StateFilter
 
 _JUDGED_FLAG: Final = f"""
     SELECT runs.source, runs.customer_id, runs.query_name, runs.logical_date, run_id, {is_judged("runs")} AS is_judged

@@ -10,7 +10,8 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from ads_pipeline.domain.freshness import RAW
+from ads_pipeline.domain.days.materialization_status import RAW
+from ads_pipeline.domain.errors import PartitionRefused, UnknownRun, UnsoundAcceptance, VerdictConflict
 from ads_pipeline.domain.measures import Figures
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import (
@@ -22,22 +23,21 @@ from ads_pipeline.domain.transitions import (
     VerdictEffect,
     apply_verdict,
 )
-from ads_pipeline.errors import PartitionRefused, UnknownRun, UnsoundAcceptance, VerdictConflict
-from ads_pipeline.ledger.control.audit_log import is_logged, log_action
-from ads_pipeline.ledger.database import ConcurrentWrite
-from ads_pipeline.ledger.row_mapping import decode_figures, decode_state, encode_key, encode_verdict_id
+from ads_pipeline.ledger.sql.database import ConcurrentWrite
+from ads_pipeline.ledger.sql.ledger_values import VerdictCause, VerdictResult
+from ads_pipeline.ledger.sql.row_mapping import decode_figures, decode_state, encode_key, encode_verdict_id
+from ads_pipeline.ledger.sql.state_tables import instant_text
+from ads_pipeline.ledger.sql.statements import Values
 from ads_pipeline.ledger.state.verdict_statements import READ_VERDICT_ROWS, write_verdicts
-from ads_pipeline.ledger.statements import Values
-from ads_pipeline.ledger.status.partition_status import (
+from ads_pipeline.ledger.write_steps.audit_log import is_logged, log_action
+from ads_pipeline.ledger.write_steps.partition_status import (
     ATTEMPT_OUTCOMES,
     MATERIALIZING_EFFECTS,
     encode_partition_values,
     encode_row_version,
     next_write_instant,
 )
-from ads_pipeline.ledger.tables import instant_text
-from ads_pipeline.ledger.transactions import LedgerTransaction
-from ads_pipeline.ledger.values import VerdictCause, VerdictResult
+from ads_pipeline.ledger.write_steps.transactions import LedgerTransaction
 
 EVENT_TYPES: Final[Mapping[Outcome, str]] = {
     Outcome.ACCEPTED: "VerdictAccepted",

@@ -9,7 +9,9 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from ads_pipeline.ledger.events.event_rows import (
+from ads_pipeline.ledger.sql.state_tables import STATUS_KEY, attempts, partition_status, run_events
+from ads_pipeline.ledger.sql.statements import RUN_COLUMNS, Columns, RowWrite, Statement, Values, columns_of, names
+from ads_pipeline.ledger.write_steps.event_rows import (
     ADVANCE_HEAD_ON_SQLITE,
     ADVANCE_HEAD_TEXT,
     FROM_HEADS_ON_POSTGRES,
@@ -18,8 +20,6 @@ from ads_pipeline.ledger.events.event_rows import (
     ORIGIN,
     OWN_COLUMNS,
 )
-from ads_pipeline.ledger.statements import RUN_COLUMNS, Columns, RowWrite, Statement, Values, columns_of, names
-from ads_pipeline.ledger.tables import STATUS_KEY, attempts, partition_status, run_events
 
 # One row per verdict: its locked state, status and run, its earlier delivery, the last attempt, and the figures of
 # the attempt that last gave a run authority. The statement sees the other tables as of its start. After it waited for

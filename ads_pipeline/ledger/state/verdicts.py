@@ -10,15 +10,15 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
+from ads_pipeline.domain.errors import PartitionRefused, VerdictsRefused
 from ads_pipeline.domain.transitions import Effect, Outcome, Status, Verdict
-from ads_pipeline.errors import PartitionRefused, VerdictsRefused
-from ads_pipeline.ledger.row_mapping import decode_run, encode_demotion, encode_key, encode_run, encode_verdict_id
-from ads_pipeline.ledger.state.publications import READ_POINTERS, READABLE_RUNS
+from ads_pipeline.ledger.sql.ledger_values import VerdictCause, VerdictResult
+from ads_pipeline.ledger.sql.row_mapping import decode_run, encode_demotion, encode_key, encode_run, encode_verdict_id
+from ads_pipeline.ledger.sql.state_tables import demotions
+from ads_pipeline.ledger.sql.statements import RUN_COLUMNS, Statement, insert
+from ads_pipeline.ledger.state.pointers import READ_POINTERS, READABLE_RUNS
 from ads_pipeline.ledger.state.verdict_recorder import VerdictRecorder, log_cause, read_verdict_rows
-from ads_pipeline.ledger.statements import RUN_COLUMNS, Statement, insert
-from ads_pipeline.ledger.tables import demotions
-from ads_pipeline.ledger.transactions import LedgerTransaction, LedgerWriter
-from ads_pipeline.ledger.values import VerdictCause, VerdictResult
+from ads_pipeline.ledger.write_steps.transactions import LedgerTransaction, LedgerWriter
 
 # The given runs that have an open demotion.
 READ_OPEN_DEMOTIONS: Final = Statement(

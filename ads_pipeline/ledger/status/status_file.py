@@ -9,12 +9,12 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ads_pipeline.domain.freshness import PartitionStatus
-from ads_pipeline.domain.sequences import split_batches
-from ads_pipeline.errors import StatusFileUnavailable
-from ads_pipeline.storage.durable_files import atomic_write, make_durable_directories
-from ads_pipeline.storage.open_store import is_bucket, open_store
-from ads_pipeline.storage.store import Store
+from ads_pipeline.domain.batches import split_batches
+from ads_pipeline.domain.days.materialization_status import PartitionStatus
+from ads_pipeline.domain.errors import StatusFileUnavailable
+from ads_pipeline.lake.storage.durable_files import atomic_write, make_durable_directories
+from ads_pipeline.lake.storage.open_store import is_bucket, open_store
+from ads_pipeline.lake.storage.store import Store
 
 _TEXT, _INSTANT = pa.string(), pa.timestamp("us", tz="UTC")
 SCHEMA: Final = pa.schema(

@@ -11,7 +11,8 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from ads_pipeline.domain.freshness import (
+from ads_pipeline.domain.batches import split_batches
+from ads_pipeline.domain.days.materialization_status import (
     DEFAULT_TENANCY,
     RAW,
     AttemptOutcome,
@@ -24,11 +25,16 @@ from ads_pipeline.domain.freshness import (
     partition_values,
 )
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.sequences import split_batches
-from ads_pipeline.ledger import database
-from ads_pipeline.ledger.row_mapping import decode_key, read_clock
-from ads_pipeline.ledger.statements import Statement, Values, columns_of, query, upsert
-from ads_pipeline.ledger.status.partition_status import (
+from ads_pipeline.ledger.sql import database
+from ads_pipeline.ledger.sql.row_mapping import decode_key, read_clock
+from ads_pipeline.ledger.sql.state_tables import (
+    STATUS_KEY,
+    code_versions,
+    instant_text,
+    partition_status,
+)
+from ads_pipeline.ledger.sql.statements import Statement, Values, columns_of, query, upsert
+from ads_pipeline.ledger.write_steps.partition_status import (
     ATTEMPT_OUTCOMES,
     MATERIALIZING_EFFECTS,
     PartitionStatuses,
@@ -36,12 +42,6 @@ from ads_pipeline.ledger.status.partition_status import (
     make_row_version,
     next_write_instant,
     read_code_versions,
-)
-from ads_pipeline.ledger.tables import (
-    STATUS_KEY,
-    code_versions,
-    instant_text,
-    partition_status,
 )
 
 ROWS_PER_BATCH: Final = 5_000

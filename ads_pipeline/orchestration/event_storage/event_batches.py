@@ -13,8 +13,13 @@ from typing import Final
 import dagster as dg
 import sqlalchemy as sa
 
-from ads_pipeline.orchestration.batching import MAX_BATCH
-from ads_pipeline.orchestration.dagster_private import CheckExecutions, CheckStatus, PlannedCheck, SqlEventLogStorage
+from ads_pipeline.orchestration.event_storage.batching import MAX_BATCH
+from ads_pipeline.orchestration.event_storage.dagster_private import (
+    CheckExecutions,
+    CheckStatus,
+    PlannedCheck,
+    SqlEventLogStorage,
+)
 
 ASSET_EVENTS: Final = frozenset(
     {

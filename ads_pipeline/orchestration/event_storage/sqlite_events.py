@@ -6,7 +6,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from ads_pipeline.orchestration.dagster_private import SqliteEventLogStorage
+from ads_pipeline.orchestration.event_storage.dagster_private import SqliteEventLogStorage
 from ads_pipeline.orchestration.event_storage.sqlite_engine import SqliteEngine
 
 INDEX = "index"  # the file with the events that Dagster looks up over all runs

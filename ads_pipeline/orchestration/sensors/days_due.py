@@ -8,14 +8,14 @@ from typing import Final
 
 import dagster as dg
 
-from ads_pipeline.domain.quota import Hold
+from ads_pipeline.domain.fetching.quota import Hold
 from ads_pipeline.ledger.ledger import LedgerReader
-from ads_pipeline.ledger.transactions import Clock
-from ads_pipeline.orchestration.due_partitions import digest_of
+from ads_pipeline.ledger.write_steps.transactions import Clock
 from ads_pipeline.orchestration.partitions import asset_keys, raw_asset_key, warehouse_asset_key
 from ads_pipeline.orchestration.resources import SensorResources
+from ads_pipeline.orchestration.runs.due_partitions import digest_of
 from ads_pipeline.orchestration.sensors.run_requests import RequestedPartitions, build_sensor_result
-from ads_pipeline.pipeline.extraction.account_days import AccountDays
+from ads_pipeline.pipeline.days.account_days import AccountDays
 from ads_pipeline.pipeline.extraction.due_days import DueDays, fetched_together
 from ads_pipeline.pipeline.extraction.held_requests import describe_holds, limit_to_holds
 

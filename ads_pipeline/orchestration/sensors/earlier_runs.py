@@ -9,10 +9,10 @@ from typing import Final
 
 import dagster as dg
 
+from ads_pipeline.domain.errors import BadName
 from ads_pipeline.domain.partition import PartitionKey, parse_dagster_key
-from ads_pipeline.errors import BadName
-from ads_pipeline.orchestration.due_partitions import read_run_config
-from ads_pipeline.orchestration.run_tags import partition_names
+from ads_pipeline.orchestration.runs.due_partitions import read_run_config
+from ads_pipeline.orchestration.runs.run_tags import partition_names
 
 REQUEST_TAG: Final = "ads_pipeline/request"
 SENSOR_TAG: Final = "ads_pipeline/requested_by"

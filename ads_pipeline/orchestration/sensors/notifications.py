@@ -10,13 +10,13 @@ from typing import Final
 
 import dagster as dg
 
-from ads_pipeline.ledger.transactions import Clock
-from ads_pipeline.log_events import LogEvent, log_event
-from ads_pipeline.notifications.finding import FactFinder
-from ads_pipeline.notifications.outbox import Outbox
-from ads_pipeline.notifications.webhook import CALL_SECONDS, Webhook
+from ads_pipeline.domain.log_lines import LogEvent, log_event
+from ads_pipeline.ledger.write_steps.transactions import Clock
+from ads_pipeline.operations.notifications.finding import FactFinder
+from ads_pipeline.operations.notifications.outbox import Outbox
+from ads_pipeline.operations.notifications.webhook import CALL_SECONDS, Webhook
 from ads_pipeline.orchestration.resources import SensorResources
-from ads_pipeline.pipeline.day_conditions import DayRules
+from ads_pipeline.pipeline.days.day_conditions import DayRules
 
 _LOG: Final = logging.getLogger(__name__)
 

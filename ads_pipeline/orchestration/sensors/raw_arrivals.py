@@ -11,15 +11,15 @@ from typing import Final
 
 import dagster as dg
 
+from ads_pipeline.domain.errors import BadName
 from ads_pipeline.domain.partition import PartitionKey, parse_date
-from ads_pipeline.errors import BadName
+from ads_pipeline.domain.quoting import count_of
 from ads_pipeline.ledger.state.states import States
-from ads_pipeline.ledger.transactions import Clock
+from ads_pipeline.ledger.write_steps.transactions import Clock
 from ads_pipeline.orchestration.partitions import asset_keys, raw_asset_key, warehouse_asset_key
 from ads_pipeline.orchestration.resources import SensorResources
 from ads_pipeline.orchestration.sensors.run_requests import RequestedPartitions, build_sensor_result, recent_days
 from ads_pipeline.pipeline.arrivals import SearchMemory
-from ads_pipeline.quoting import count_of
 
 OLDER_DAYS_PER_TICK: Final = 31  # bounds the work of a tick; all ticks together search all days since the start date
 CUSTOMERS_INTERVAL: Final = timedelta(minutes=10)  # between searches of the ledger for customers

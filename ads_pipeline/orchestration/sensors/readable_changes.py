@@ -13,21 +13,21 @@ from typing import Final
 
 import dagster as dg
 
-from ads_pipeline.domain.conditions import BLOCKED_CONDITIONS, Condition
-from ads_pipeline.domain.expectation import Expectation
-from ads_pipeline.domain.expected_days import ExpectedDays
-from ads_pipeline.domain.freshness import WAREHOUSE
+from ads_pipeline.domain.days.conditions import BLOCKED_CONDITIONS, Condition
+from ads_pipeline.domain.days.expectation import Expectation
+from ads_pipeline.domain.days.expected_days import ExpectedDays
+from ads_pipeline.domain.days.materialization_status import WAREHOUSE
+from ads_pipeline.domain.days.readability import IN_PROGRESS_LIMIT, DayCondition
+from ads_pipeline.domain.fetching.retry_policy import FRESH_DAYS
 from ads_pipeline.domain.partition import PartitionKey, days_between
-from ads_pipeline.domain.readability import IN_PROGRESS_LIMIT, DayCondition
-from ads_pipeline.domain.retry import FRESH_DAYS
-from ads_pipeline.ledger.transactions import Clock
-from ads_pipeline.ledger.values import DayWindow
+from ads_pipeline.ledger.sql.ledger_values import DayWindow
+from ads_pipeline.ledger.write_steps.transactions import Clock
 from ads_pipeline.orchestration.asset_checks import check_keys
 from ads_pipeline.orchestration.complete_check import evaluate_complete, find_last_materialization
-from ads_pipeline.orchestration.due_partitions import build_run_config, digest_of
 from ads_pipeline.orchestration.partitions import CUSTOMERS, DATE, asset_keys
 from ads_pipeline.orchestration.resources import SensorResources
-from ads_pipeline.orchestration.run_tags import (
+from ads_pipeline.orchestration.runs.due_partitions import build_run_config, digest_of
+from ads_pipeline.orchestration.runs.run_tags import (
     QUERY_TAG,
     describe_range,
     log_requests,
@@ -36,7 +36,7 @@ from ads_pipeline.orchestration.run_tags import (
 )
 from ads_pipeline.orchestration.sensors.earlier_runs import leaving_out, parse_names
 from ads_pipeline.orchestration.sensors.run_requests import cover_with_ranges
-from ads_pipeline.pipeline.day_conditions import DayRules, describe_days, find_days
+from ads_pipeline.pipeline.days.day_conditions import DayRules, describe_days, find_days
 
 OVERLAP: Final = timedelta(minutes=10)  # an event may become visible later than its time
 FIRST_WINDOW: Final = timedelta(days=1)

@@ -5,13 +5,13 @@ from typing import Final
 
 import dagster as dg
 
-from ads_pipeline.errors import ReportNotWritten
-from ads_pipeline.ledger.transactions import Clock
+from ads_pipeline.domain.errors import ReportNotWritten
+from ads_pipeline.ledger.write_steps.transactions import Clock
+from ads_pipeline.operations.report.basis import find_basis
 from ads_pipeline.orchestration.catalog import BASIS_TAG, REPORT_KEY
 from ads_pipeline.orchestration.resources import SensorResources
-from ads_pipeline.orchestration.run_tags import WHY_TAG
+from ads_pipeline.orchestration.runs.run_tags import WHY_TAG
 from ads_pipeline.orchestration.sensors.earlier_runs import REQUEST_TAG, was_never_queued
-from ads_pipeline.report.basis import find_basis
 
 INTERVAL_SECONDS: Final = 30
 RETRY_AFTER: Final = timedelta(minutes=5)

@@ -9,16 +9,16 @@ from typing import Final
 
 import dagster as dg
 
-from ads_pipeline.domain.retry import RETRY_POLICY
+from ads_pipeline.domain.fetching.retry_policy import RETRY_POLICY
+from ads_pipeline.domain.quoting import count_of
 from ads_pipeline.ledger.control.control_actions import ControlActions
-from ads_pipeline.ledger.transactions import Clock
-from ads_pipeline.ledger.values import ActionRequest
+from ads_pipeline.ledger.sql.ledger_values import ActionRequest
+from ads_pipeline.ledger.write_steps.transactions import Clock
 from ads_pipeline.orchestration.partitions import asset_keys, raw_asset_key, warehouse_asset_key
 from ads_pipeline.orchestration.resources import SensorResources
 from ads_pipeline.orchestration.sensors.run_requests import RequestedPartitions, build_sensor_result
 from ads_pipeline.pipeline.extraction.held_requests import describe_holds, limit_to_holds
 from ads_pipeline.pipeline.retry_scheduling import RetryScheduler
-from ads_pipeline.quoting import count_of
 
 MAX_PARTITIONS_IN_PROGRESS: Final = 2_000  # partitions that this sensor has in unfinished runs
 EXTERNAL_SOURCE: Final = (

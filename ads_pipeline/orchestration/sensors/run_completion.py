@@ -10,12 +10,12 @@ from typing import Final
 import dagster as dg
 
 from ads_pipeline.domain.run_snapshots import LagLevel
-from ads_pipeline.ledger.events.run_completion import COMMAND_KILLED
+from ads_pipeline.ledger.events.completed_runs import COMMAND_KILLED
 from ads_pipeline.ledger.events.snapshots import Follower
-from ads_pipeline.ledger.transactions import Clock
-from ads_pipeline.orchestration.ended_runs import close_finished_runs
+from ads_pipeline.ledger.write_steps.transactions import Clock
 from ads_pipeline.orchestration.partitions import asset_keys
 from ads_pipeline.orchestration.resources import SensorResources
+from ads_pipeline.orchestration.runs.ended_runs import close_finished_runs
 from ads_pipeline.orchestration.sensors.earlier_runs import MAX_TIME_TO_QUEUE, was_never_queued
 
 NEVER_QUEUED: Final = (

@@ -12,12 +12,13 @@ from typing import Final
 
 import dagster as dg
 
+from ads_pipeline.domain.fetching.retry_policy import Lane, lane_for
 from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.domain.quoting import count_of
 from ads_pipeline.domain.rectangles import cover
-from ads_pipeline.domain.retry import Lane, lane_for
-from ads_pipeline.orchestration.due_partitions import build_run_config, digest_of
 from ads_pipeline.orchestration.partitions import CUSTOMER, CUSTOMERS, DATE, drop_invalid_customers
-from ads_pipeline.orchestration.run_tags import (
+from ads_pipeline.orchestration.runs.due_partitions import build_run_config, digest_of
+from ads_pipeline.orchestration.runs.run_tags import (
     RANGE_TAGS,
     WHY_TAG,
     describe_range,
@@ -33,7 +34,6 @@ from ads_pipeline.orchestration.sensors.earlier_runs import (
     find_in_progress,
 )
 from ads_pipeline.pipeline.arrivals import SENSOR_WINDOW
-from ads_pipeline.quoting import count_of
 
 _LOG: Final = logging.getLogger(__name__)
 PRIORITY_TAG: Final = "dagster/priority"

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import dagster as dg
 
-from ads_pipeline.ledger.transactions import Clock
+from ads_pipeline.ledger.write_steps.transactions import Clock
 from ads_pipeline.orchestration.sensors.days_due import build_due_sensor
 from ads_pipeline.orchestration.sensors.notifications import build_notification_sensor
 from ads_pipeline.orchestration.sensors.raw_arrivals import build_arrival_sensor

@@ -5,8 +5,8 @@ from typing import Final
 
 import dagster as dg
 
-from ads_pipeline.ledger.transactions import Clock
-from ads_pipeline.ledger.values import DayWindow, PublicationStatus
+from ads_pipeline.ledger.sql.ledger_values import DayWindow, PublicationStatus
+from ads_pipeline.ledger.write_steps.transactions import Clock
 from ads_pipeline.orchestration.partitions import asset_keys, warehouse_asset_key
 from ads_pipeline.orchestration.resources import SensorResources
 from ads_pipeline.orchestration.sensors.run_requests import RequestedPartitions, build_sensor_result, recent_days

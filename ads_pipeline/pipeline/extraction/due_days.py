@@ -14,20 +14,20 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone
 from typing import Final, NamedTuple
 
-from ads_pipeline.domain.accounts import Account
-from ads_pipeline.domain.freshness import FreshnessPolicy, StaleReason
+from ads_pipeline.domain.batches import split_batches
+from ads_pipeline.domain.days.materialization_status import FreshnessPolicy, StaleReason
+from ads_pipeline.domain.days.settlement import find_zone, settles_at
+from ads_pipeline.domain.fetching.account import Account
+from ads_pipeline.domain.fetching.retry_forecast import ScheduledRetry
+from ads_pipeline.domain.fetching.retry_policy import RetryPolicy
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.retry import RetryPolicy
-from ads_pipeline.domain.sequences import split_batches
 from ads_pipeline.domain.transitions import PartitionState, Status
-from ads_pipeline.google_ads.ranges import cut_ranges
-from ads_pipeline.google_ads.windows import find_zone, settles_at
-from ads_pipeline.ledger.control.retries import ScheduledRetry
+from ads_pipeline.google_ads.requests.ranges import cut_ranges
 from ads_pipeline.ledger.ledger import LedgerReader
+from ads_pipeline.ledger.sql.ledger_values import DayWindow
 from ads_pipeline.ledger.state.first_days import FirstDays
-from ads_pipeline.ledger.values import DayWindow
-from ads_pipeline.pipeline.extraction.account_days import AccountDays
-from ads_pipeline.pipeline.staleness import PartitionStaleness, StalenessCalculator
+from ads_pipeline.pipeline.days.account_days import AccountDays
+from ads_pipeline.pipeline.days.staleness import PartitionStaleness, StalenessCalculator
 
 GRACE_DAYS: Final = 7  # how long after its deadline a day is still requested, such as after an outage
 CATCH_UP_DAYS: Final = 92  # how far back the missing days of a customer are fetched, such as those of a parking

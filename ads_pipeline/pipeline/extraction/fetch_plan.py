@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Final
 
-from ads_pipeline.domain.accounts import Account
+from ads_pipeline.domain.batches import split_batches
+from ads_pipeline.domain.fetching.account import Account
+from ads_pipeline.domain.fetching.quota import QuotaUsage
+from ads_pipeline.domain.fetching.retry_forecast import Parking
+from ads_pipeline.domain.fetching.retry_policy import Lane, lane_for
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.quota import QuotaUsage
-from ads_pipeline.domain.retry import Lane, lane_for
-from ads_pipeline.domain.sequences import split_batches
 from ads_pipeline.domain.transitions import Status
-from ads_pipeline.google_ads.ranges import FetchRange, cut_ranges
-from ads_pipeline.ledger.control.retries import Parking
+from ads_pipeline.google_ads.requests.ranges import FetchRange, cut_ranges
 from ads_pipeline.ledger.ledger import LedgerReader
-from ads_pipeline.pipeline.extraction.account_days import LOOKBACK_AGE, AccountDays
+from ads_pipeline.pipeline.days.account_days import LOOKBACK_AGE, AccountDays
 from ads_pipeline.pipeline.extraction.due_days import days_to_reread, fetched_together
 from ads_pipeline.pipeline.extraction.range_widths import read_known_widths
 

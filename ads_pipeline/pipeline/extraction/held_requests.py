@@ -6,9 +6,9 @@ The other days stay due. They are requested once the probe was answered, so that
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 
-from ads_pipeline.domain.outages import PROBE_LIMIT
+from ads_pipeline.domain.fetching.outages import PROBE_LIMIT
+from ads_pipeline.domain.fetching.quota import Hold
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.quota import Hold
 
 
 def limit_to_holds(

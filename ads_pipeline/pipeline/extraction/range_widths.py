@@ -4,10 +4,10 @@ from collections import defaultdict
 from datetime import datetime, timedelta
 from typing import Final
 
-from ads_pipeline.domain.outages import TIMED_OUT
-from ads_pipeline.domain.quota import NarrowedRequest
-from ads_pipeline.google_ads.fault_table import SINGLE_DAYS_ONLY
-from ads_pipeline.google_ads.ranges import KnownWidths
+from ads_pipeline.domain.fetching.outages import TIMED_OUT
+from ads_pipeline.domain.fetching.quota import NarrowedRequest
+from ads_pipeline.google_ads.faults.fault_table import SINGLE_DAYS_ONLY
+from ads_pipeline.google_ads.requests.ranges import KnownWidths
 from ads_pipeline.ledger.ledger import LedgerReader
 
 # A refusal is a rule of Google for the query. A timeout depends on the size of the account and on the day.

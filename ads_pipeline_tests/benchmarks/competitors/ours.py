@@ -9,14 +9,14 @@ from pathlib import Path
 from deltalake import DeltaTable
 from pyarrow import compute as pc
 
-from ads_pipeline.contracts.registry import SHIPPED
 from ads_pipeline.domain.partition import Run, parse_run_path
+from ads_pipeline.lake.raw.landing import RawRuns
+from ads_pipeline.lake.warehouse.replacement import Warehouse
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.pipeline.pipeline import Pipeline
-from ads_pipeline.pipeline.registration import SealRegister
-from ads_pipeline.raw.landing import RawRuns
-from ads_pipeline.validator.judging import SealedPayload
-from ads_pipeline.warehouse.publication import Warehouse
+from ads_pipeline.pipeline.registered_seals import SealRegister
+from ads_pipeline.validation.contract_registry import SHIPPED
+from ads_pipeline.validation.spark_job import SealedPayload
 from ads_pipeline_tests.benchmarks.competitors.serving import Batch, serve
 from ads_pipeline_tests.benchmarks.publishing import QUERY, SOURCE, judge_and_stage, replace_partitions
 from ads_pipeline_tests.benchmarks.validator import local_spark

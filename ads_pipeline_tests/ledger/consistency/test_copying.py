@@ -7,20 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from ads_pipeline.domain.accounts import Account
-from ads_pipeline.domain.quota import Hold, Operation, QuotaLimits
-from ads_pipeline.errors import CopyDiffers, LedgerOutdated, LedgerRefused, LedgerUnavailable, TargetNotEmpty
-from ads_pipeline.ledger import database
+from ads_pipeline.domain.errors import CopyDiffers, LedgerOutdated, LedgerRefused, LedgerUnavailable, TargetNotEmpty
+from ads_pipeline.domain.fetching.account import Account
+from ads_pipeline.domain.fetching.quota import Hold, Operation, QuotaLimits
+from ads_pipeline.domain.fetching.retry_forecast import Parking
 from ads_pipeline.ledger.consistency import digest as digest_module
 from ads_pipeline.ledger.consistency.copying import TABLES, copy_ledger
 from ads_pipeline.ledger.consistency.digest import LedgerDigest, digest_ledger
 from ads_pipeline.ledger.consistency.inspection import LedgerInspection
-from ads_pipeline.ledger.control.retries import Parking
 from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.events.snapshots import Follower
 from ads_pipeline.ledger.ledger import Ledger
+from ads_pipeline.ledger.sql import database
 from ads_pipeline.ledger.status.status_table import StatusTable
-from ads_pipeline.progress import no_progress
+from ads_pipeline.pipeline.progress import no_progress
 from ads_pipeline_tests.ledger.builders import (
     FakeClock,
     accepted_runs,
@@ -220,7 +220,7 @@ KILLED_COPY = """
 import os, signal, sys
 import sqlalchemy as sa
 from ads_pipeline.ledger.consistency.copying import copy_ledger
-from ads_pipeline.progress import no_progress
+from ads_pipeline.pipeline.progress import no_progress
 
 remaining = int(sys.argv[3])
 def count(*_):

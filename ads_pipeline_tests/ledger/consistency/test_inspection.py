@@ -10,13 +10,13 @@ import pytest
 import sqlalchemy as sa
 
 from ads_pipeline.domain.transitions import Action, Outcome
-from ads_pipeline.ledger import database
 from ads_pipeline.ledger.consistency.copying import copy_ledger
 from ads_pipeline.ledger.consistency.inspection import LedgerInspection
 from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.events.snapshots import Follower
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.progress import no_progress
+from ads_pipeline.ledger.sql import database
+from ads_pipeline.pipeline.progress import no_progress
 from ads_pipeline_tests.ledger.builders import (
     FakeClock,
     acceptance,

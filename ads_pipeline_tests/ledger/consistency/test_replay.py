@@ -13,11 +13,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ads_pipeline.domain.errors import LogContradicted
 from ads_pipeline.domain.transitions import Action, Effect
-from ads_pipeline.errors import LogContradicted
-from ads_pipeline.ledger import database
 from ads_pipeline.ledger.consistency.replay import PartitionHistory, read_histories, replay
 from ads_pipeline.ledger.ledger import Ledger, LedgerReader
+from ads_pipeline.ledger.sql import database
 from ads_pipeline_tests.example_counts import examples
 from ads_pipeline_tests.ledger.builders import FakeClock, accepted_runs, key
 from ads_pipeline_tests.ledger.histories import OPERATIONS, SCRIPTED_HISTORY, Step, apply_history

@@ -2,7 +2,7 @@
 
 from ads_pipeline.domain.transitions import Action, Status
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.values import LoggedAction, StateFilter
+from ads_pipeline.ledger.sql.ledger_values import LoggedAction, StateFilter
 from ads_pipeline_tests.ledger.builders import (
     FakeClock,
     acceptance,

@@ -2,10 +2,10 @@
 
 import pytest
 
+from ads_pipeline.domain.errors import ActionIdReused, BadName, LedgerRefused
 from ads_pipeline.domain.transitions import Action, Status
-from ads_pipeline.errors import ActionIdReused, BadName, LedgerRefused
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.values import ActionRequest
+from ads_pipeline.ledger.sql.ledger_values import ActionRequest
 from ads_pipeline_tests.ledger.builders import (
     accepted_runs,
     action_request,

@@ -6,13 +6,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from ads_pipeline.domain.accounts import Account
-from ads_pipeline.domain.fetching import FailedFetch
-from ads_pipeline.domain.outages import LONGEST_HOLD, PAUSES, PROBE_LIMIT, PROBE_TURN
+from ads_pipeline.domain.fetching.account import Account
+from ads_pipeline.domain.fetching.fetch_results import FailedFetch
+from ads_pipeline.domain.fetching.outages import LONGEST_HOLD, PAUSES, PROBE_LIMIT, PROBE_TURN
+from ads_pipeline.domain.fetching.quota import Granted, Hold, Operation, OperationOutcome, QuotaLimits, Refused
+from ads_pipeline.domain.fetching.retry_forecast import Parking
+from ads_pipeline.domain.fetching.retry_policy import GivenUp, Lane, RetryAt, RetryPolicy
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.quota import Granted, Hold, Operation, OperationOutcome, QuotaLimits, Refused
-from ads_pipeline.domain.retry import GivenUp, Lane, RetryAt, RetryPolicy
-from ads_pipeline.ledger.control.retries import Parking
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline_tests.ledger.builders import FakeClock, action_request, key
 from ads_pipeline_tests.processes import fork_server

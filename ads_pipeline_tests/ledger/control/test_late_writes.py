@@ -18,12 +18,12 @@ from typing import Any, Final, TypeVar
 import pytest
 import sqlalchemy as sa
 
+from ads_pipeline.domain.errors import LeaseLost
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.errors import LeaseLost
-from ads_pipeline.ledger import database
-from ads_pipeline.ledger.control.leases import Lease
-from ads_pipeline.ledger.control.tables import claims, leases
 from ads_pipeline.ledger.ledger import Ledger, LedgerReader
+from ads_pipeline.ledger.sql import database
+from ads_pipeline.ledger.sql.control_tables import claims, leases
+from ads_pipeline.ledger.write_steps.leases import Lease
 from ads_pipeline_tests.ledger.builders import acceptance, key, keys, publish_runs, record_verdict, run
 from ads_pipeline_tests.ledger.control.test_leases import WRITES
 from ads_pipeline_tests.ledger.test_database_constraints import read_all_tables
@@ -40,7 +40,7 @@ SHORT: Final = timedelta(milliseconds=400)
 HOLDER_SCRIPT = """
 import sys
 from datetime import timedelta
-from ads_pipeline.errors import LeaseLost
+from ads_pipeline.domain.errors import LeaseLost
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.domain.run_events import EventOrigin
 from ads_pipeline_tests.ledger.control.test_leases import WRITES

@@ -8,14 +8,14 @@ from datetime import timedelta
 import pytest
 import sqlalchemy as sa
 
+from ads_pipeline.domain.errors import LeaseLost, LedgerRefused, LedgerUnavailable
 from ads_pipeline.domain.run_events import EventOrigin
 from ads_pipeline.domain.run_snapshots import RunStatus
-from ads_pipeline.errors import LeaseLost, LedgerRefused, LedgerUnavailable
-from ads_pipeline.ledger import database
-from ads_pipeline.ledger.control.leases import Lease, renewing
-from ads_pipeline.ledger.control.tables import claims, leases
-from ads_pipeline.ledger.events.run_completion import RunCompletionLog
+from ads_pipeline.ledger.events.completed_runs import RunCompletionLog
 from ads_pipeline.ledger.ledger import Ledger, LedgerReader
+from ads_pipeline.ledger.sql import database
+from ads_pipeline.ledger.sql.control_tables import claims, leases
+from ads_pipeline.ledger.write_steps.leases import Lease, renewing
 from ads_pipeline_tests.ledger.builders import (
     FakeClock,
     acceptance,

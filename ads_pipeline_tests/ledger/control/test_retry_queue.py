@@ -9,9 +9,10 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ads_pipeline.domain.fetching import FailedFetch
-from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.retry import (
+from ads_pipeline.domain.errors import ActionIdReused, MarkedTerminal
+from ads_pipeline.domain.fetching.fetch_results import FailedFetch
+from ads_pipeline.domain.fetching.retry_forecast import UNLIMITED_AGE, Parking
+from ads_pipeline.domain.fetching.retry_policy import (
     PENDING_CLASSES,
     AttemptEnd,
     Lane,
@@ -21,12 +22,11 @@ from ads_pipeline.domain.retry import (
     lane_for,
     last_failure,
 )
+from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.transitions import Action, Status
-from ads_pipeline.errors import ActionIdReused, MarkedTerminal
-from ads_pipeline.ledger import database
-from ads_pipeline.ledger.control.retries import UNLIMITED_AGE, Parking
 from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.ledger import Ledger
+from ads_pipeline.ledger.sql import database
 from ads_pipeline_tests.example_counts import examples
 from ads_pipeline_tests.ledger.builders import (
     FakeClock,

@@ -7,11 +7,11 @@ from typing import Any
 import sqlalchemy as sa
 
 from ads_pipeline.domain.run_snapshots import EventSummary, RunSnapshot, RunStatus, StepStatus
-from ads_pipeline.ledger import database
 from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.events.event_reader import read_steps
 from ads_pipeline.ledger.events.snapshots import Follower
-from ads_pipeline.testing.run_events import make_completions, make_event
+from ads_pipeline.ledger.sql import database
+from ads_pipeline.testing.event_strategies import make_completions, make_event
 
 
 def stored_steps(log: EventLog, run_id: str) -> dict[str, StepStatus]:

@@ -7,15 +7,15 @@ from typing import Any, Final
 import pytest
 import sqlalchemy as sa
 
-from ads_pipeline.domain.freshness import RAW, WAREHOUSE, AttemptOutcome
+from ads_pipeline.domain.days.materialization_status import RAW, WAREHOUSE, AttemptOutcome
+from ads_pipeline.domain.errors import LedgerRefused
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.run_events import EventOrigin
 from ads_pipeline.domain.transitions import Action
-from ads_pipeline.errors import LedgerRefused
 from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.events.snapshots import Follower
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.values import ActionResult, Publication
+from ads_pipeline.ledger.sql.ledger_values import ActionResult, Publication
 from ads_pipeline_tests.ledger.builders import (
     FakeClock,
     acceptance,

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from ads_pipeline.domain.errors import BadEvent
 from ads_pipeline.domain.run_events import LEDGER_TYPES, AppendResult, Event
-from ads_pipeline.errors import BadEvent
-from ads_pipeline.ledger import database
 from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.testing.run_events import (
+from ads_pipeline.ledger.sql import database
+from ads_pipeline.testing.event_strategies import (
     EMITTED_AT,
     make_completions,
     make_event,

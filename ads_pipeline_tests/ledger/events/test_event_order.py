@@ -17,10 +17,10 @@ import pytest
 import sqlalchemy as sa
 
 from ads_pipeline.domain.run_events import Event, LoggedEvent
-from ads_pipeline.ledger import database
 from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.events.event_reader import EventReader
-from ads_pipeline.testing.run_events import make_event
+from ads_pipeline.ledger.sql import database
+from ads_pipeline.testing.event_strategies import make_event
 from ads_pipeline_tests.example_counts import TIMES
 from ads_pipeline_tests.ledger.builders import open_part
 from ads_pipeline_tests.polling import wait_for

@@ -5,12 +5,12 @@ from datetime import timedelta
 
 import pytest
 
+from ads_pipeline.domain.errors import EventsNotFound
 from ads_pipeline.domain.run_snapshots import RunStatus, StepStatus
-from ads_pipeline.errors import EventsNotFound
 from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.events.event_reader import EventReader
 from ads_pipeline.ledger.events.snapshots import Follower
-from ads_pipeline.testing.run_events import EventSpec, make_event, make_history
+from ads_pipeline.testing.event_strategies import EventSpec, make_event, make_history
 from ads_pipeline_tests.ledger.builders import FakeClock, open_part
 from ads_pipeline_tests.ledger.events.builders import complete_run, run_once_after_query
 

@@ -8,12 +8,12 @@ from datetime import timedelta
 import pytest
 import sqlalchemy as sa
 
+from ads_pipeline.domain.errors import LedgerUnavailable
 from ads_pipeline.domain.run_snapshots import LagLevel
-from ads_pipeline.errors import LedgerUnavailable
 from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.events.event_reader import EventReader
 from ads_pipeline.ledger.events.snapshots import Follower, follow_in_background
-from ads_pipeline.testing.run_events import make_completions, make_event
+from ads_pipeline.testing.event_strategies import make_completions, make_event
 from ads_pipeline_tests.ledger.builders import FakeClock, open_part
 from ads_pipeline_tests.ledger.events.test_snapshots import (
     append_with_a_gap,

@@ -7,15 +7,15 @@ from typing import Final
 import pytest
 import sqlalchemy as sa
 
+from ads_pipeline.domain.errors import RunChanged, VerdictsRefused
 from ads_pipeline.domain.run_events import EventOrigin, LoggedEvent
 from ads_pipeline.domain.run_snapshots import RunStatus, StepStatus
 from ads_pipeline.domain.transitions import Action
-from ads_pipeline.errors import RunChanged, VerdictsRefused
 from ads_pipeline.ledger.events.event_log import PLAN_VERSION, EventLog
 from ads_pipeline.ledger.events.event_reader import EventReader
 from ads_pipeline.ledger.events.snapshots import Follower
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.values import Publication
+from ads_pipeline.ledger.sql.ledger_values import Publication
 from ads_pipeline_tests.ledger.builders import (
     ROWS,
     FakeClock,

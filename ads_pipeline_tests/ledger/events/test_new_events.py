@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.events.new_events import COMMIT_DELAY, LogPosition, read_events_after, read_position
-from ads_pipeline.testing.run_events import make_event
+from ads_pipeline.testing.event_strategies import make_event
 from ads_pipeline_tests.ledger.builders import FakeClock
 
 TYPES = frozenset({"StepCompleted"})

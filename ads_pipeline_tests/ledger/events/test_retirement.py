@@ -5,15 +5,15 @@ from datetime import timedelta
 import pytest
 import sqlalchemy as sa
 
-from ads_pipeline.errors import EventsNotFound, LedgerRefused, RunClosed, RunOpen
-from ads_pipeline.ledger import database
-from ads_pipeline.ledger.control.audit_log import AuditLog
+from ads_pipeline.domain.errors import EventsNotFound, LedgerRefused, RunClosed, RunOpen
 from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.events.snapshots import Follower
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.tables import run_events
-from ads_pipeline.ledger.values import Publication
-from ads_pipeline.testing.run_events import make_completions, make_event
+from ads_pipeline.ledger.sql import database
+from ads_pipeline.ledger.sql.ledger_values import Publication
+from ads_pipeline.ledger.sql.state_tables import run_events
+from ads_pipeline.ledger.write_steps.audit_log import AuditLog
+from ads_pipeline.testing.event_strategies import make_completions, make_event
 from ads_pipeline_tests.ledger.builders import FakeClock, accepted_runs, action_request, key, run
 from ads_pipeline_tests.ledger.events.builders import complete_run, stored_steps
 from ads_pipeline_tests.ledger.test_database_constraints import assert_refused, read_all_tables

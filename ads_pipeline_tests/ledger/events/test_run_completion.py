@@ -10,17 +10,17 @@ from typing import Any, TypeVar
 import pytest
 import sqlalchemy as sa
 
-from ads_pipeline.domain.freshness import RAW, AttemptOutcome
+from ads_pipeline.domain.days.materialization_status import RAW, AttemptOutcome
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.run_events import EventOrigin
 from ads_pipeline.domain.run_snapshots import RunStatus, StepStatus
-from ads_pipeline.ledger import database
-from ads_pipeline.ledger.control.leases import Lease
+from ads_pipeline.ledger.events.completed_runs import COMMAND_KILLED, COMMAND_SILENCE, RunCompletionLog
 from ads_pipeline.ledger.events.event_log import EventLog, new_origin
-from ads_pipeline.ledger.events.run_completion import COMMAND_KILLED, COMMAND_SILENCE, RunCompletionLog
 from ads_pipeline.ledger.events.snapshots import Follower
 from ads_pipeline.ledger.ledger import Ledger
+from ads_pipeline.ledger.sql import database
 from ads_pipeline.ledger.status.status_table import StatusTable
+from ads_pipeline.ledger.write_steps.leases import Lease
 from ads_pipeline_tests.ledger.builders import (
     FakeClock,
     acceptance,

@@ -14,12 +14,12 @@ import sqlalchemy as sa
 
 from ads_pipeline.domain.run_events import Event
 from ads_pipeline.domain.run_snapshots import RunSnapshot, RunStatus, StepStatus
-from ads_pipeline.ledger import database
 from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.events.event_reader import EventReader
 from ads_pipeline.ledger.events.snapshots import EVENTS_PER_TRANSACTION, Follower
-from ads_pipeline.ledger.tables import run_events, run_head
-from ads_pipeline.testing.run_events import STEP_EVENT_TYPES, make_completions, make_event
+from ads_pipeline.ledger.sql import database
+from ads_pipeline.ledger.sql.state_tables import run_events, run_head
+from ads_pipeline.testing.event_strategies import STEP_EVENT_TYPES, make_completions, make_event
 from ads_pipeline_tests.ledger.builders import FakeClock, open_part
 from ads_pipeline_tests.ledger.events.builders import stored_steps
 from ads_pipeline_tests.processes import run_script

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from ads_pipeline.domain.accounts import Account
-from ads_pipeline.ledger.control.retries import Parking
-from ads_pipeline.ledger.extraction.accounts import DiscoveryResult
+from ads_pipeline.domain.fetching.account import Account
+from ads_pipeline.domain.fetching.retry_forecast import Parking
+from ads_pipeline.ledger.extraction.account_table import DiscoveryResult
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline_tests.ledger.builders import FakeClock, action_request
 

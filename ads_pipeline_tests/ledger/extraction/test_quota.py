@@ -11,7 +11,8 @@ import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ads_pipeline.domain.quota import (
+from ads_pipeline.domain.errors import LedgerRefused
+from ads_pipeline.domain.fetching.quota import (
     OK,
     WINDOW,
     Granted,
@@ -24,14 +25,13 @@ from ads_pipeline.domain.quota import (
     Refused,
     SharedSince,
 )
-from ads_pipeline.domain.retry import Lane
+from ads_pipeline.domain.fetching.retry_policy import Lane
 from ads_pipeline.domain.run_events import EventOrigin
-from ads_pipeline.errors import LedgerRefused
-from ads_pipeline.ledger import database
-from ads_pipeline.ledger.control.leases import Lease
-from ads_pipeline.ledger.extraction.tables import api_operations
 from ads_pipeline.ledger.ledger import Ledger, LedgerReader
-from ads_pipeline.ledger.tables import instant_text
+from ads_pipeline.ledger.sql import database
+from ads_pipeline.ledger.sql.extraction_tables import api_operations
+from ads_pipeline.ledger.sql.state_tables import instant_text
+from ads_pipeline.ledger.write_steps.leases import Lease
 from ads_pipeline_tests.example_counts import examples
 from ads_pipeline_tests.ledger.builders import FakeClock
 from ads_pipeline_tests.processes import fork_server

@@ -5,14 +5,14 @@ from datetime import timedelta
 
 import pytest
 
-from ads_pipeline.domain.day_facts import Acknowledgement
-from ads_pipeline.domain.fetching import FailedFetch
+from ads_pipeline.domain.days.day_facts import Acknowledgement
+from ads_pipeline.domain.fetching.fetch_results import FailedFetch
+from ads_pipeline.domain.fetching.retry_policy import RETRY_POLICY, RetryPolicy
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.retry import RETRY_POLICY, RetryPolicy
 from ads_pipeline.domain.transitions import Action, Status
 from ads_pipeline.ledger.consistency.inspection import LedgerInspection
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.values import ActionRequest, DayWindow
+from ads_pipeline.ledger.sql.ledger_values import ActionRequest, DayWindow
 from ads_pipeline_tests.ledger.builders import (
     FakeClock,
     acceptance,

@@ -11,9 +11,9 @@ import sqlalchemy as sa
 
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.transitions import Action, Effect, Status, Verdict
-from ads_pipeline.ledger import database
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.row_mapping import read_clock
+from ads_pipeline.ledger.sql import database
+from ads_pipeline.ledger.sql.row_mapping import read_clock
 from ads_pipeline_tests.ledger.builders import (
     acceptance,
     accepted_runs,

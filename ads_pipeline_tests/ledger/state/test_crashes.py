@@ -8,10 +8,10 @@ import psycopg2
 import pytest
 import sqlalchemy as sa
 
+from ads_pipeline.domain.errors import LedgerRefused, LedgerUnavailable
 from ads_pipeline.domain.transitions import PartitionState, Verdict
-from ads_pipeline.errors import LedgerRefused, LedgerUnavailable
-from ads_pipeline.ledger import database
 from ads_pipeline.ledger.ledger import Ledger, LedgerReader
+from ads_pipeline.ledger.sql import database
 from ads_pipeline_tests.ledger.builders import (
     acceptance,
     key,

@@ -5,12 +5,12 @@ from datetime import UTC, date, datetime, time, timedelta
 
 import pytest
 
-from ads_pipeline.domain.expected_days import ExpectedDays
-from ads_pipeline.domain.fetching import FailedFetch
+from ads_pipeline.domain.days.expected_days import ExpectedDays
+from ads_pipeline.domain.fetching.fetch_results import FailedFetch
+from ads_pipeline.domain.fetching.retry_policy import RetryPolicy
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.retry import RetryPolicy
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.values import RunRegistration
+from ads_pipeline.ledger.sql.ledger_values import RunRegistration
 from ads_pipeline_tests.ledger.builders import ROWS, key, run
 
 START, LAST_YEAR, NOW = date(2026, 2, 1), date(2025, 1, 5), datetime(2026, 2, 20, tzinfo=UTC)

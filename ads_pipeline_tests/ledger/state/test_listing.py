@@ -10,7 +10,7 @@ import pytest
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.transitions import PartitionState, Status
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.values import StateFilter
+from ads_pipeline.ledger.sql.ledger_values import StateFilter
 from ads_pipeline_tests.ledger.builders import accepted_runs, key, record_verdict, registered_runs, rejection
 
 QUERIES = ("ad_group_daily", "campaign_daily", "keyword_daily")

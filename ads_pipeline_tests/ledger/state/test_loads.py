@@ -4,7 +4,7 @@ import pytest
 
 from ads_pipeline.domain.transitions import Action
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.values import Publication, PublishResult, StateFilter
+from ads_pipeline.ledger.sql.ledger_values import Publication, PublishResult, StateFilter
 from ads_pipeline_tests.ledger.builders import (
     ROWS,
     acceptance,

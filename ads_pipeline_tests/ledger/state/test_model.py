@@ -12,13 +12,13 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
+from ads_pipeline.domain.errors import UnsoundAcceptance, VerdictConflict
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import Action, PartitionState, Verdict
-from ads_pipeline.errors import UnsoundAcceptance, VerdictConflict
+from ads_pipeline.lake.raw.landing import RawRuns
+from ads_pipeline.lake.raw.seal import SealFacts
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.values import ActionResult, RunRegistration
-from ads_pipeline.raw.landing import RawRuns
-from ads_pipeline.raw.seal import SealFacts
+from ads_pipeline.ledger.sql.ledger_values import ActionResult, RunRegistration
 from ads_pipeline_tests.example_counts import examples
 from ads_pipeline_tests.ledger.builders import (
     ROWS,

@@ -9,7 +9,7 @@ import pytest
 from ads_pipeline.domain.measures import Figures, Measures, PartitionRestatement
 from ads_pipeline.domain.transitions import Verdict
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.values import DayWindow
+from ads_pipeline.ledger.sql.ledger_values import DayWindow
 from ads_pipeline_tests.ledger.builders import (
     FakeClock,
     acceptance,

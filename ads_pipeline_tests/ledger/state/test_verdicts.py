@@ -7,17 +7,17 @@ from datetime import timedelta
 
 import pytest
 
-from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.transitions import Effect, Status, Verdict
-from ads_pipeline.errors import (
+from ads_pipeline.domain.errors import (
     RunChanged,
     UnknownRun,
     UnsoundAcceptance,
     VerdictConflict,
     VerdictsRefused,
 )
+from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.domain.transitions import Effect, Status, Verdict
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.values import RunRegistration
+from ads_pipeline.ledger.sql.ledger_values import RunRegistration
 from ads_pipeline_tests import builders
 from ads_pipeline_tests.ledger.builders import (
     ROWS,

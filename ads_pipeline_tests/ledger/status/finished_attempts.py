@@ -4,7 +4,7 @@ from collections import defaultdict
 
 import sqlalchemy as sa
 
-from ads_pipeline.domain.freshness import (
+from ads_pipeline.domain.days.materialization_status import (
     RAW,
     AssetPartition,
     AttemptOutcome,
@@ -15,12 +15,12 @@ from ads_pipeline.domain.freshness import (
     partition_values,
 )
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.ledger import database
 from ads_pipeline.ledger.ledger import LedgerReader
-from ads_pipeline.ledger.row_mapping import decode_key
-from ads_pipeline.ledger.status.partition_status import make_row_version
+from ads_pipeline.ledger.sql import database
+from ads_pipeline.ledger.sql.row_mapping import decode_key
+from ads_pipeline.ledger.sql.state_tables import Day, Instant
 from ads_pipeline.ledger.status.status_table import StatusTable
-from ads_pipeline.ledger.tables import Day, Instant
+from ads_pipeline.ledger.write_steps.partition_status import make_row_version
 
 AttemptsByPartition = dict[tuple[str, PartitionKey], list[FinishedAttempt]]
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 import sqlalchemy as sa
 
-from ads_pipeline.domain.freshness import (
+from ads_pipeline.domain.days.materialization_status import (
     RAW,
     WAREHOUSE,
     AttemptOutcome,
@@ -18,10 +18,10 @@ from ads_pipeline.domain.freshness import (
 from ads_pipeline.domain.run_events import EventOrigin
 from ads_pipeline.domain.run_snapshots import RunStatus
 from ads_pipeline.domain.transitions import Status
-from ads_pipeline.ledger.events.run_completion import RunCompletionLog
+from ads_pipeline.ledger.events.completed_runs import RunCompletionLog
 from ads_pipeline.ledger.ledger import Ledger, LedgerReader
-from ads_pipeline.ledger.status.partition_status import get_last_write_instant
 from ads_pipeline.ledger.status.status_table import StatusTable
+from ads_pipeline.ledger.write_steps.partition_status import get_last_write_instant
 from ads_pipeline_tests.ledger.builders import (
     FakeClock,
     acceptance,

@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 import pytest
 import sqlalchemy as sa
 
-from ads_pipeline.domain.freshness import CodeVersion, Staleness, StaleReason
-from ads_pipeline.ledger import database
+from ads_pipeline.domain.days.materialization_status import CodeVersion, Staleness, StaleReason
 from ads_pipeline.ledger.ledger import Ledger
+from ads_pipeline.ledger.sql import database
 from ads_pipeline.ledger.status.status_table import StatusTable
-from ads_pipeline.pipeline.staleness import StalenessCalculator
+from ads_pipeline.pipeline.days.staleness import StalenessCalculator
 from ads_pipeline_tests.ledger.builders import (
     FakeClock,
     acceptance,
@@ -62,7 +62,7 @@ def test_rebuild_of_an_empty_ledger_writes_no_rows(ledger: Ledger) -> None:
 def test_rebuild_and_sweep_write_in_batches(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     """With more rows than one batch, each row is written once."""
     monkeypatch.setattr("ads_pipeline.ledger.status.status_table.ROWS_PER_BATCH", 3)
-    monkeypatch.setattr("ads_pipeline.pipeline.staleness.ROWS_PER_UPDATE", 2)
+    monkeypatch.setattr("ads_pipeline.pipeline.days.staleness.ROWS_PER_UPDATE", 2)
     accepted_runs(ledger, keys(7))
     table = open_table(ledger)
     before = read_statuses(table)

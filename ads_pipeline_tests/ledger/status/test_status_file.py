@@ -14,8 +14,8 @@ from typing import Any
 import duckdb
 import pytest
 
-from ads_pipeline.domain.freshness import AttemptOutcome, PartitionStatus, Staleness, StaleReason
-from ads_pipeline.errors import LedgerUnavailable, StatusFileUnavailable
+from ads_pipeline.domain.days.materialization_status import AttemptOutcome, PartitionStatus, Staleness, StaleReason
+from ads_pipeline.domain.errors import LedgerUnavailable, StatusFileUnavailable
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.status import status_file
 from ads_pipeline.ledger.status.status_file import write_status_file
@@ -231,7 +231,7 @@ def test_crash_leaves_the_old_file(path: Path, moment: int) -> None:
 WRITE_ON_FULL_DISK = """
 import resource, sys
 from pathlib import Path
-from ads_pipeline.errors import StatusFileUnavailable
+from ads_pipeline.domain.errors import StatusFileUnavailable
 from ads_pipeline.ledger.status.status_file import write_status_file
 from ads_pipeline_tests.ledger.status.test_status_file import make_rows
 

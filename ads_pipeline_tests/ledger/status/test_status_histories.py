@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ads_pipeline.domain.freshness import (
+from ads_pipeline.domain.days.materialization_status import (
     RAW,
     WAREHOUSE,
     AssetPartition,
@@ -26,7 +26,7 @@ from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.run_events import EventOrigin
 from ads_pipeline.domain.run_snapshots import RunStatus
 from ads_pipeline.domain.transitions import Action, Status
-from ads_pipeline.ledger.events.run_completion import RunCompletionLog
+from ads_pipeline.ledger.events.completed_runs import RunCompletionLog
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.status.status_table import StatusTable
 from ads_pipeline_tests.example_counts import examples

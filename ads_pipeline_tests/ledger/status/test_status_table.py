@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ads_pipeline.domain.freshness import (
+from ads_pipeline.domain.days.materialization_status import (
     RAW,
     WAREHOUSE,
     CodeVersion,
@@ -24,7 +24,7 @@ from ads_pipeline.domain.freshness import (
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.status.status_table import StatusTable
-from ads_pipeline.pipeline.staleness import StalenessCalculator
+from ads_pipeline.pipeline.days.staleness import StalenessCalculator
 from ads_pipeline_tests.example_counts import examples
 from ads_pipeline_tests.ledger.builders import (
     FakeClock,

@@ -12,14 +12,14 @@ import pytest
 import sqlalchemy as sa
 from pyspark.sql import SparkSession
 
-from ads_pipeline.domain.freshness import AttemptOutcome
+from ads_pipeline.domain.days.materialization_status import AttemptOutcome
+from ads_pipeline.domain.errors import LeaseLost, LedgerUnavailable, RawUnavailable
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.run_snapshots import RunStatus
-from ads_pipeline.errors import LeaseLost, LedgerUnavailable, RawUnavailable
 from ads_pipeline.ledger.events.event_reader import EventReader
-from ads_pipeline.orchestration.ended_runs import build_event_origin
 from ads_pipeline.orchestration.partitions import CUSTOMERS, define_partitions
-from ads_pipeline.orchestration.run_tags import CUSTOMERS_TAG, DAYS_TAG, END, QUERY_TAG, START
+from ads_pipeline.orchestration.runs.ended_runs import build_event_origin
+from ads_pipeline.orchestration.runs.run_tags import CUSTOMERS_TAG, DAYS_TAG, END, QUERY_TAG, START
 from ads_pipeline.orchestration.sensors.earlier_runs import REQUEST_TAG
 from ads_pipeline.orchestration.sensors.raw_arrivals import CUSTOMERS_INTERVAL
 from ads_pipeline.orchestration.sensors.run_requests import (

@@ -14,24 +14,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
+from ads_pipeline.domain.fetching.quota import Hold
+from ads_pipeline.domain.fetching.retry_forecast import Parking
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.domain.quota import Hold
 from ads_pipeline.domain.reason import Reason
 from ads_pipeline.domain.run_events import EventOrigin
 from ads_pipeline.domain.run_snapshots import RunStatus
 from ads_pipeline.domain.transitions import Action
-from ads_pipeline.ledger.control.retries import Parking
+from ads_pipeline.ledger.events.completed_runs import RunCompletionLog
 from ads_pipeline.ledger.events.event_log import PLAN_VERSION
 from ads_pipeline.ledger.events.new_events import LogPosition
-from ads_pipeline.ledger.events.run_completion import RunCompletionLog
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.notifications.notices import Kind
-from ads_pipeline.notifications.outbox import BLOCKED_INTERVAL, LONGEST_DELAY, Outbox, Pending
+from ads_pipeline.operations.notifications.notices import Kind
+from ads_pipeline.operations.notifications.outbox import BLOCKED_INTERVAL, LONGEST_DELAY, Outbox, Pending
 from ads_pipeline.orchestration.sensors.notifications import (
     INTERVAL_SECONDS,
     build_notification_sensor,
 )
-from ads_pipeline_tests.cli.running import CommandLine
 from ads_pipeline_tests.ledger.builders import (
     FakeClock,
     acceptance,
@@ -44,6 +43,7 @@ from ads_pipeline_tests.ledger.builders import (
     run,
     sealed_runs,
 )
+from ads_pipeline_tests.operations.cli.running import CommandLine
 from ads_pipeline_tests.orchestration.builders import Location, open_location
 from ads_pipeline_tests.orchestration.sensors.ticks import tick
 from ads_pipeline_tests.webhook_server import SECRET, WebhookServer, answer_with, close_without_answer, running_server

@@ -12,8 +12,8 @@ from dagster._core.storage.runs.schema import RunsTable
 from dagster._core.test_utils import create_run_for_test
 from pyspark.sql import SparkSession
 
-from ads_pipeline.orchestration.due_partitions import RESOURCE
-from ads_pipeline.orchestration.run_tags import END, START
+from ads_pipeline.orchestration.runs.due_partitions import RESOURCE
+from ads_pipeline.orchestration.runs.run_tags import END, START
 from ads_pipeline_tests.ledger.builders import FakeClock
 from ads_pipeline_tests.orchestration.builders import RAW, WAREHOUSE, Location, open_location
 from ads_pipeline_tests.orchestration.sensors.ticks import requested_ranges, tick

@@ -9,11 +9,11 @@ import dagster as dg
 import pytest
 from pyspark.sql import SparkSession
 
-from ads_pipeline.domain.readability import IN_PROGRESS_LIMIT
+from ads_pipeline.domain.days.readability import IN_PROGRESS_LIMIT
 from ads_pipeline.domain.transitions import Action
 from ads_pipeline.orchestration.asset_checks import check_keys
 from ads_pipeline.orchestration.complete_check import COMPLETE
-from ads_pipeline.orchestration.run_tags import (
+from ads_pipeline.orchestration.runs.run_tags import (
     CUSTOMERS_TAG,
     DAYS_TAG,
     QUERY_TAG,

@@ -9,7 +9,7 @@ import dagster as dg
 import pytest
 from pyspark.sql import SparkSession
 
-from ads_pipeline.errors import ReportNotWritten
+from ads_pipeline.domain.errors import ReportNotWritten
 from ads_pipeline.orchestration.catalog import REPORT_KEY
 from ads_pipeline.orchestration.sensors.report_changes import RETRY_AFTER, UNCHANGED
 from ads_pipeline_tests.ledger.builders import FakeClock, accepted_runs, key

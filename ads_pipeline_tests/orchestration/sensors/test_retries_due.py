@@ -11,15 +11,15 @@ import pytest
 import sqlalchemy as sa
 from pyspark.sql import SparkSession
 
-from ads_pipeline.domain.fetching import Backfill, FailedFetch, SkippedFetch
+from ads_pipeline.domain.fetching.fetch_results import Backfill, FailedFetch, SkippedFetch
+from ads_pipeline.domain.fetching.retry_policy import RETRY_POLICY as OPERATOR
 from ads_pipeline.domain.partition import PartitionKey, Run
-from ads_pipeline.domain.retry import RETRY_POLICY as OPERATOR
 from ads_pipeline.domain.transitions import Action, Status
-from ads_pipeline.ledger import database
+from ads_pipeline.lake.raw.run_source import Landed
+from ads_pipeline.ledger.sql import database
 from ads_pipeline.orchestration.resources import SensorResources
-from ads_pipeline.orchestration.run_tags import END, START
+from ads_pipeline.orchestration.runs.run_tags import END, START
 from ads_pipeline.orchestration.sensors.run_requests import PRIORITY_TAG
-from ads_pipeline.raw.source import Landed
 from ads_pipeline_tests.ledger.builders import FakeClock, action_request
 from ads_pipeline_tests.orchestration.builders import Location, dagster_keys, open_location
 from ads_pipeline_tests.orchestration.sensors import ticks

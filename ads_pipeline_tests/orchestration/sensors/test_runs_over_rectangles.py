@@ -10,11 +10,11 @@ import dagster as dg
 import pytest
 from pyspark.sql import SparkSession
 
+from ads_pipeline.domain.errors import LedgerUnavailable
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.errors import LedgerUnavailable
 from ads_pipeline.orchestration.asset_checks import check_keys
 from ads_pipeline.orchestration.partitions import asset_keys, define_partitions
-from ads_pipeline.orchestration.run_tags import QUERY_TAG
+from ads_pipeline.orchestration.runs.run_tags import QUERY_TAG
 from ads_pipeline.orchestration.sensors.run_requests import build_run_requests
 from ads_pipeline.pipeline.loading import Loader
 from ads_pipeline_tests.ledger.builders import FakeClock

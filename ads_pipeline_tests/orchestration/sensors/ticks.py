@@ -5,10 +5,10 @@ from typing import Any
 import dagster as dg
 
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.orchestration.due_partitions import read_run_config
-from ads_pipeline.orchestration.ended_runs import build_event_origin
 from ads_pipeline.orchestration.partitions import CUSTOMERS
-from ads_pipeline.orchestration.run_tags import END, START
+from ads_pipeline.orchestration.runs.due_partitions import read_run_config
+from ads_pipeline.orchestration.runs.ended_runs import build_event_origin
+from ads_pipeline.orchestration.runs.run_tags import END, START
 from ads_pipeline_tests.orchestration.builders import RAW, WAREHOUSE, Location, open_resources
 from ads_pipeline_tests.pipeline.builders import key
 

@@ -6,20 +6,20 @@ from typing import Any
 
 import pytest
 
-from ads_pipeline.domain.accounts import Account
-from ads_pipeline.domain.conditions import ReportState
-from ads_pipeline.domain.fetching import FailedFetch
+from ads_pipeline.domain.days.conditions import ReportState
+from ads_pipeline.domain.fetching.account import Account
+from ads_pipeline.domain.fetching.fetch_results import FailedFetch
+from ads_pipeline.domain.fetching.retry_policy import RetryPolicy
 from ads_pipeline.domain.partition import PartitionKey, Run
-from ads_pipeline.domain.retry import RetryPolicy
 from ads_pipeline.domain.transitions import Action
-from ads_pipeline.extraction_settings import DEFAULT_LOOKBACK_DAYS
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.values import RunRegistration
-from ads_pipeline.pipeline.day_conditions import DayRules, describe_days
-from ads_pipeline.pipeline.extraction.account_days import AccountDays
+from ads_pipeline.ledger.sql.ledger_values import RunRegistration
+from ads_pipeline.pipeline.days.account_days import AccountDays
+from ads_pipeline.pipeline.days.day_conditions import DayRules, describe_days
+from ads_pipeline.pipeline.days.staleness import StalenessCalculator
 from ads_pipeline.pipeline.extraction.due_days import CATCH_UP_DAYS, REREAD_PAUSE, DueDays
-from ads_pipeline.pipeline.staleness import StalenessCalculator
-from ads_pipeline.query_file import GoogleApis
+from ads_pipeline.settings.extraction_section import DEFAULT_LOOKBACK_DAYS
+from ads_pipeline.settings.query_file import GoogleApis
 from ads_pipeline_tests.ledger.builders import FakeClock, acceptance, accepted_runs, action_request, publish_runs
 from ads_pipeline_tests.ledger.builders import key as ledger_key
 

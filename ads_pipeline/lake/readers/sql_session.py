@@ -1,0 +1,146 @@
+"""Opens DuckDB sessions over table versions that show only the visible rows and open no files.
+
+Importing it loads pyarrow's datasets, and with them pandas.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+import duckdb
+import pyarrow as pa
+import pyarrow.dataset as pads
+import pyarrow.fs as pafs
+
+from ads_pipeline.domain.errors import FilesDamaged, WarehouseError
+from ads_pipeline.domain.warehouse_names import CURRENT_SUFFIX
+from ads_pipeline.lake.readers.visible_rows import TableView, to_arrow
+from ads_pipeline.lake.warehouse.duckdb_files import connect_to_files
+from ads_pipeline.lake.warehouse.error_translation import translate_errors
+from ads_pipeline.lake.warehouse.file_damage import DamagedFile, describe_damage, naming_damage
+from ads_pipeline.lake.warehouse.table_values import DATE_COLUMN, DataFile
+
+_ROWS_PER_BATCH: Final = 100_000  # bounds the memory of a scan
+# Without these, a statement could read the variables of Python functions, or load an extension.
+_SESSION_CONFIG: dict[str, str | bool | int | float | list[str]] = {
+    "python_enable_replacements": False,
+    "autoinstall_known_extensions": False,
+    "autoload_known_extensions": False,
+}
+
+
+def connect_duckdb(views: Iterable[TableView]) -> duckdb.DuckDBPyConnection:
+    """A DuckDB session with two views per table of a warehouse: `<query>`, and `<query>_current` with current runs.
+
+    The session cannot open files, because hidden rows may stand in the same files as visible ones. A second
+    connection, which the session's statements cannot name, reads the files and filters the rows.
+    """
+    session = duckdb.connect(config=_SESSION_CONFIG)
+    try:
+        filtering: duckdb.DuckDBPyConnection | None = None
+        for view in views:
+            table = view.snapshot.table
+            if filtering is None:
+                filtering = connect_to_files(table.location, preserve_insertion_order=False)  # the order takes memory
+            with translate_errors(table):
+                session.register(table.query_name, _VisibleRows(filtering, view))
+            query, current = quote_name(table.query_name), quote_name(table.query_name + CURRENT_SUFFIX)
+            session.execute(f"CREATE TEMP VIEW {current} AS FROM {query} WHERE is_current")
+        session.execute("SET TimeZone = 'UTC'")  # else of the machine
+        session.execute("SET enable_external_access = false")
+        session.execute("SET lock_configuration = true")
+    except BaseException:
+        session.close()
+        raise
+    return session
+
+
+def quote_name(name: str) -> str:
+    """The name of a view or a column as SQL, also when it is a word of SQL."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+class _VisibleRows(pads.InMemoryDataset):  # type: ignore[misc] # pyarrow ships no types
+    """The visible rows of a table as an Arrow dataset. DuckDB calls `scanner` for every scan of one.
+
+    The dataset itself holds no rows, so nothing is disclosed to code that reads it in another way.
+    """
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection, view: TableView) -> None:
+        self._connection, self._table = connection, view.snapshot.table
+        columns = pa.schema(view.snapshot.handle.schema().to_arrow()).empty_table()
+        for name, rows in (self._name("columns"), columns), (self._name("runs"), to_arrow(view)):
+            connection.register("rows", rows)
+            connection.execute(f"CREATE TABLE {name} AS FROM rows")
+            connection.unregister("rows")
+        super().__init__(connection.table(self._name("columns")).select("*, true AS is_current").to_arrow_table())
+        # DeltaTable.to_pyarrow_dataset (1.6.6) drops files whose log entry lacks the bounds of a filtered column.
+        parquet, disk = pads.ParquetFileFormat(), pafs.LocalFileSystem()
+        files = [
+            parquet.make_fragment(self._table.uri_of(file), disk, partition_expression=_describe_content(file))
+            for file in view.snapshot.files
+        ]
+        self._view = view
+        self._files = pads.FileSystemDataset(files, self.schema, parquet, disk)
+
+    def scanner(self, columns: Sequence[str] | None = None, filter: Any = None) -> "_Scan":  # noqa: A002 - DuckDB's name
+        """The rows that match the filter, with these columns. Files that cannot match are not opened."""
+        names = self.schema.names if columns is None else columns
+        paths = [file.path for file in self._files.get_fragments(filter)]
+        schema = pa.schema([self.schema.field(name) for name in names])
+        if not paths:
+            return _Scan(schema.empty_table().to_reader())
+        with self._naming_damage(paths):
+            query = self._connection.cursor().execute(self._select(names), {"paths": paths})
+            reader = query.to_arrow_reader(_ROWS_PER_BATCH)
+        if not reader.schema.equals(schema):  # DuckDB would misinterpret the buffers
+            raise WarehouseError(str(self._table), "a file has columns of other types than the table")
+        return _Scan(pa.RecordBatchReader.from_batches(schema, self._read(reader, paths, filter)))
+
+    def _read(self, reader: pa.RecordBatchReader, paths: Sequence[str], row_filter: Any) -> Iterator[pa.RecordBatch]:
+        with self._naming_damage(paths):
+            for batch in reader:
+                yield batch if row_filter is None else batch.filter(row_filter)
+
+    @contextmanager
+    def _naming_damage(self, paths: Sequence[str]) -> Iterator[None]:
+        """Raise FilesDamaged with the visible partitions of the first damaged file, when there is one."""
+        wanted = set(paths)
+        try:
+            files = [file for file in self._view.snapshot.files if self._table.uri_of(file) in wanted]
+            with translate_errors(self._table), naming_damage(self._table, files):
+                yield
+        except FilesDamaged as error:
+            first: DamagedFile = error.damaged[0]
+            runs = self._view.visible_runs
+            held = sorted({customer for customer, day, _run, _current in runs if first.may_hold(customer, day)})
+            raise describe_damage(self._table, error.damaged, held) from error
+
+    def _select(self, names: Sequence[str]) -> str:
+        columns = ", ".join(map(quote_name, names))
+        return (
+            f"SELECT {columns} FROM (FROM {self._name('columns')} UNION ALL BY NAME FROM read_parquet($paths, "  # noqa: S608
+            f"union_by_name = true, hive_partitioning = true, hive_types = {{'{DATE_COLUMN}': DATE}})) "
+            f"JOIN {self._name('runs')} USING (customer_id, {DATE_COLUMN}, run_id)"
+        )
+
+    def _name(self, suffix: str) -> str:
+        return f"{self._table.query_name}_{suffix}"
+
+
+class _Scan:
+    """What DuckDB needs of a `pyarrow.dataset.Scanner`. A real one reads ahead in threads, which crash on exit."""
+
+    def __init__(self, reader: pa.RecordBatchReader) -> None:
+        self._reader = reader
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        return self._reader
+
+
+def _describe_content(file: DataFile) -> pads.Expression:
+    """What holds for every row of the file."""
+    content, customer = pads.field(DATE_COLUMN) == file.day, pads.field("customer_id")
+    if file.min_customer_id is None or file.max_customer_id is None:
+        return content
+    return content & (customer >= file.min_customer_id) & (customer <= file.max_customer_id)

@@ -1,0 +1,169 @@
+"""The values that the warehouse modules exchange: loads, partition contents, data files and tables."""
+
+import re
+import uuid
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import date
+from typing import NamedTuple
+
+from ads_pipeline.domain.partition import PartitionKey, Run, validate_name
+from ads_pipeline.domain.warehouse_names import DATE_COLUMN, KEY_COLUMNS
+from ads_pipeline.lake.storage.open_store import open_store
+from ads_pipeline.lake.storage.store import Store
+
+__all__ = ["DATE_COLUMN", "KEY_COLUMNS"]
+_FILE_NAME = re.compile(r"([0-9]{1,20})-([0-9]{1,20})-[0-9a-f]{32}\.parquet", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """One run to publish, with the schema version and row count of its seal."""
+
+    run: Run
+    schema_version: str
+    record_count: int
+
+    def __post_init__(self) -> None:
+        validate_name("schema_version", self.schema_version)
+        if self.record_count < 0:
+            raise ValueError(f"{self.run}: record_count must be at least 0")
+
+    @property
+    def partition(self) -> tuple[str, date]:
+        """The partition within its table: customer and day."""
+        return self.run.key.customer_id, self.run.key.logical_date
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableLoadResult:
+    """The loads that the table holds at this version, and the runs that lost their authority before the commit."""
+
+    table_version: int
+    loads: tuple[Load, ...]
+    superseded: tuple[Run, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldPartition:
+    """What a table holds of one partition. `run_id` is None if another application mixed rows of several runs."""
+
+    run_id: str | None
+    schema_version: str | None
+    rows: int
+
+
+class Slice(NamedTuple):
+    """The rows of one run in one partition: their number, and a digest that does not depend on their order.
+
+    A tuple, because there are very many.
+    """
+
+    customer_id: str
+    day: date
+    run_id: str
+    schema_version: str
+    rows: int
+    digest: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataFile:
+    """A file of one table version; `path` is relative to the table. A bound is None if its name does not say it.
+
+    `row_count` is None if the log does not record it.
+    """
+
+    path: str
+    size: int
+    day: date
+    written_at: int  # milliseconds since 1970, as the log has it
+    row_count: int | None
+    has_column_statistics: bool  # in the log: `log_statistics` removes them
+    min_customer_id: str | None
+    max_customer_id: str | None
+
+    def may_hold(self, customer_id: str) -> bool:
+        """Whether rows of the customer may be in the file."""
+        if self.min_customer_id is None or self.max_customer_id is None:
+            return True
+        return self.min_customer_id <= customer_id <= self.max_customer_id
+
+
+class HeldRun(NamedTuple):
+    """How many rows of a run a staged file holds. A tuple, because JSON carries it from the task that wrote it."""
+
+    customer_id: str
+    run_id: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedFile:
+    """A new file under its final name that no version refers to yet; `path` is relative to the table."""
+
+    path: str
+    size: int
+    written_at: int  # milliseconds since 1970 by the store's clock
+    runs: tuple[HeldRun, ...]
+
+    @property
+    def day(self) -> date:
+        return date.fromisoformat(self.path.partition("/")[0].removeprefix(f"{DATE_COLUMN}="))
+
+    @property
+    def row_count(self) -> int:
+        return sum(run.rows for run in self.runs)
+
+
+def name_data_file(day: date, customer_ids: Collection[str]) -> str:
+    """A new path in a table. The name says the first and the last customer, in the order of the texts.
+
+    Statistics in the log would say it too, but readers misread statistics of some columns only.
+    """
+    return f"{DATE_COLUMN}={day.isoformat()}/{min(customer_ids)}-{max(customer_ids)}-{uuid.uuid4().hex}.parquet"
+
+
+def read_bounds(path: str) -> tuple[str, str] | tuple[None, None]:
+    """The first and the last customer of a data file. None for the files of other writers and earlier releases."""
+    name = _FILE_NAME.fullmatch(path.rpartition("/")[2])
+    return (name[1], name[2]) if name else (None, None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarehouseTable:
+    """One query's table in the warehouse at a location. Raises BadName if a name is not safe in a path."""
+
+    location: str
+    source: str
+    query_name: str
+
+    def __post_init__(self) -> None:
+        validate_name("source", self.source)
+        validate_name("query_name", self.query_name)
+
+    def __str__(self) -> str:
+        return self.folder
+
+    @property
+    def folder(self) -> str:
+        """The table's folder in the warehouse."""
+        return f"{self.source}/{self.query_name}"
+
+    @property
+    def uri(self) -> str:
+        return f"{self.location}/{self.folder}"
+
+    @property
+    def store(self) -> Store:
+        return open_store(self.location)
+
+    def partition_key(self, customer_id: str, day: date) -> PartitionKey:
+        return PartitionKey(source=self.source, customer_id=customer_id, query_name=self.query_name, logical_date=day)
+
+    def name_of(self, path: str) -> str:
+        """The name in the warehouse's store of a path that is relative to the table."""
+        return f"{self.folder}/{path}"
+
+    def uri_of(self, file: DataFile | StagedFile) -> str:
+        return f"{self.uri}/{file.path}"

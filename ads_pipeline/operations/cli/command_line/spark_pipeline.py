@@ -1,0 +1,34 @@
+"""Opens the pipeline for the commands that need Spark. Importing it loads Spark's client."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+
+from ads_pipeline.lake.raw.landing import RawRuns
+from ads_pipeline.lake.warehouse.replacement import Warehouse
+from ads_pipeline.ledger.ledger import Ledger
+from ads_pipeline.operations.cli.command_line.output import terminal_progress
+from ads_pipeline.pipeline.pipeline import Pipeline
+from ads_pipeline.settings.environment import Settings
+from ads_pipeline.spark.quiet_start import quiet_start
+from ads_pipeline.spark.session import spark_session
+from ads_pipeline.validation.contract_registry import read_contracts
+
+
+@contextmanager
+def open_pipeline(settings: Settings, ledger: Ledger) -> Iterator[Pipeline]:
+    """Start Spark, and stop it at the end of the block.
+
+    What Spark prints is shown when it does not start, and with ADS_PIPELINE_LOG.
+    """
+    with ExitStack() as stack:
+        with nullcontext() if settings.log_format else quiet_start():
+            spark = stack.enter_context(spark_session(settings))
+        yield Pipeline(
+            spark=spark,
+            raw=RawRuns(settings.raw_location, is_in_use=ledger.runs.exist),
+            ledger=ledger,
+            warehouse=Warehouse(settings.warehouse_location),
+            contracts=read_contracts(settings.queries_file, settings.google_apis),
+            show_text=settings.sample_text,
+            report_progress=terminal_progress(),
+        )

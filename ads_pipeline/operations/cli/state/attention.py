@@ -1,0 +1,126 @@
+"""Lists days by their condition, the most urgent first: what `state inspect` shows without filters."""
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Final
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from ads_pipeline.domain.days.conditions import CONDITIONS, Condition, urgency
+from ads_pipeline.domain.days.readability import DayCondition
+from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.domain.quoting import count_of
+from ads_pipeline.ledger.ledger import LedgerReader
+from ads_pipeline.ledger.sql.ledger_values import DayWindow, StateFilter
+from ads_pipeline.ledger.state.first_days import FirstDays
+from ads_pipeline.operations.cli.command_line.output import STATUS_STYLES, Column, format_minute, table_of
+from ads_pipeline.operations.cli.state.day_ranges import DayRange, find_ranges
+from ads_pipeline.pipeline.days.day_conditions import DayRules, find_days
+from ads_pipeline.pipeline.days.next_steps import DAYS, find_next_commands, name_days
+from ads_pipeline.settings.environment import Settings
+
+COLUMNS: Final = (
+    Column("customer", "customer_id"),
+    Column("query", "query_name", wrap=True),
+    Column("days", "days"),
+    Column("since", lambda row: format_minute(row["since"]), from_width=120),
+    Column("reason", "reason", wrap=True, below=True),
+)
+
+
+class ConditionName(StrEnum):
+    """The conditions that can be listed. Readable days without a rejected rerun are those of `--status success`."""
+
+    REJECTED = "rejected"
+    BLOCKED = "blocked"
+    MISSING = "missing"
+    LATE = "late"
+    PARKED = "parked"
+    REJECTED_RERUN = "rejected_rerun"
+    BLOCKED_RERUN = "blocked_rerun"
+    IN_PROGRESS = "in_progress"
+    ACKNOWLEDGED = "acknowledged"
+    ACKNOWLEDGED_RERUN = "acknowledged_rerun"
+    HIDDEN = "hidden"
+    UNRECOVERABLE = "unrecoverable"
+    STALE = "stale"
+
+
+def find_listed_days(
+    settings: Settings, ledger: LedgerReader, selection: StateFilter, conditions: Collection[Condition]
+) -> dict[PartitionKey, DayCondition]:
+    """Find the selected days with one of the conditions: of every query of the query file, from its start_date on."""
+    apis, now = settings.google_apis, datetime.now(UTC)
+    first_days = ledger.days.first_days(apis.source, selection.customer_ids)
+    rules, days = (
+        DayRules.read(ledger, settings, now=now),
+        dict[PartitionKey, DayCondition](),
+    )
+    for name in sorted(selection.query_names or apis.queries):
+        window = DayWindow(
+            source=apis.source,
+            query_name=name,
+            since=selection.since or apis.start_date,
+            until=selection.until or now.date(),
+            customers=selection.customer_ids,
+        )
+        starts = first_days.of_query(name)
+        days |= find_days(ledger, window, conditions, first_days=starts, rules=rules)
+    return days
+
+
+def name_condition(condition: Condition) -> str:
+    """The condition as words."""
+    return condition.replace("_", " ")
+
+
+def describe_unknown(first_days: FirstDays, customers: Collection[str] | None) -> list[str]:
+    """One line for each of these customers that nothing is known of."""
+    unknown = sorted(set(customers or ()) - set(first_days.customers) - first_days.discovered)
+    return [f"customer {each} is not known: it has no run, no failed fetch and no account" for each in unknown]
+
+
+def order_ranges(days: Mapping[PartitionKey, DayCondition]) -> list[DayRange]:
+    """The days as ranges: the most urgent condition first, and of each the newest days first."""
+    return sorted(find_ranges(days), key=lambda each: urgency(each.day.condition, each.last.logical_date))
+
+
+def summarize(days: Mapping[PartitionKey, DayCondition]) -> str:
+    """One line: how many days need an operator, by condition."""
+    counts = Counter(day.condition for day in days.values())
+    parts = ", ".join(
+        f"{counts[condition]:,} {name_condition(condition)}" for condition in CONDITIONS if counts[condition]
+    )
+    needed = sum(number for condition, number in counts.items() if CONDITIONS[condition].needs_operator)
+    if needed != len(days):
+        return f"{count_of(len(days), 'day')}: {parts}"
+    return (
+        f"{count_of(needed, 'day')} {'needs' if needed == 1 else 'need'} you: {parts}" if days else "no day needs you"
+    )
+
+
+def build_blocks(ranges: Sequence[DayRange]) -> Iterator[RenderableType]:
+    """One table per condition, below its meaning."""
+    for condition, text in CONDITIONS.items():
+        rows = [_row(each) for each in ranges if each.day.condition is condition]
+        title = Text.assemble((text.label, f"bold {STATUS_STYLES.get(condition, '')}"), f": {text.meaning}")
+        yield from table_of(rows, COLUMNS, title=title)
+
+
+def next_command(settings: Settings, ledger: LedgerReader, days: DayRange) -> str:
+    """The command to run next for the days."""
+    found = find_next_commands(ledger, {days.last: days.day}, settings.retry_policy, name=lambda _key: DAYS)
+    return name_days(found[days.last], newest=days.last.short_name, selection=days.selection)
+
+
+def _row(days: DayRange) -> dict[str, object]:
+    return {
+        "customer_id": days.first.customer_id,
+        "query_name": days.first.query_name,
+        "days": days.days_text,
+        "since": days.day.since,
+        "reason": days.day.reason,
+    }

@@ -1,0 +1,116 @@
+"""The command `warehouse gaps`: the expected days that readers do not see, for whom, since when and why."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from typing import Annotated, Final
+
+import typer
+from rich.console import RenderableType
+from rich.text import Text
+
+from ads_pipeline.domain.days.conditions import count_unreadable
+from ads_pipeline.domain.days.readability import DayCondition
+from ads_pipeline.domain.errors import BadCommand
+from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.ledger.sql.ledger_values import DayWindow
+from ads_pipeline.operations.cli.command_line.options import DATE_FORMAT, AsJson, Filters
+from ads_pipeline.operations.cli.command_line.output import (
+    STATUS_STYLES,
+    Column,
+    format_minute,
+    table_of,
+    write_results,
+)
+from ads_pipeline.operations.cli.command_line.parsing import open_ledger, parse_customers, parse_queries
+from ads_pipeline.operations.cli.state.attention import describe_unknown
+from ads_pipeline.operations.cli.state.day_ranges import DayRange, day_rows, find_ranges
+from ads_pipeline.pipeline.days.day_conditions import DayRules, find_gaps
+from ads_pipeline.pipeline.days.next_steps import find_next_commands
+from ads_pipeline.settings.environment import Settings
+
+COLUMNS: Final = (
+    Column("customer", "customer_id"),
+    Column("days", "days"),
+    Column("gaps", "gaps"),
+    Column("condition", "condition"),
+    Column("since", lambda row: format_minute(row["since"]), from_width=120),
+    Column("because", "because", wrap=True, below=True),
+)
+FirstDay = Annotated[
+    str | None, typer.Option(metavar=DATE_FORMAT, help="First logical date. Default: the query file's start_date.")
+]
+LastDay = Annotated[str | None, typer.Option(metavar=DATE_FORMAT, help="Last logical date. Default: today.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpectedDays(Filters):
+    """The options that say which partitions are expected."""
+
+    since: FirstDay = None
+    until: LastDay = None
+
+
+def list_gaps(settings: Settings, filters: ExpectedDays, *, as_json: AsJson = False) -> bool:
+    """List expected days that readers do not see: for whom, since when, and why.
+
+    Without options, it lists them for every query of the query file and every customer. A customer's days are
+    expected from the first fetched day of the query on. A day counts as fetched when a run was sealed or a fetch
+    failed. A single day that was fetched late, and is more than a month apart from the others, is expected alone. An
+    account that discovery found has every query, from its first fetched day on. A day is expected once it is due,
+    which the query file says per query.
+
+    Exit code: 0 without gaps, 1 with gaps or for a customer that is not known.
+    """
+    names, given = parse_queries(filters.query, settings), parse_customers(filters.customer)
+    since, until = _expected_days(settings, filters)
+    source = settings.google_apis.source
+    with open_ledger(settings) as ledger:
+        first_days = ledger.days.first_days(source, given)
+        unknown = describe_unknown(first_days, given)
+        rules, found = (
+            DayRules.read(ledger, settings, now=datetime.now(UTC)),
+            {},
+        )
+        for name in names:
+            window = DayWindow(source=source, query_name=name, since=since, until=until, customers=given)
+            found[name] = find_gaps(ledger, window, first_days=first_days, rules=rules)
+        days = {key: day for gaps in found.values() for key, day in gaps.days.items()}
+        commands = find_next_commands(ledger, days, settings.retry_policy) if as_json else {}
+    single = first_days.describe_single(names, since)
+    notes = [*unknown, *single, count_unreadable(len(days), sum(gaps.expected for gaps in found.values()))]
+    if days:
+        notes += ["next, for one of them:", f"  ads-pipeline state why {next(iter(days)).short_name}"]
+    write_results(day_rows(days, commands) if as_json else (), _blocks(days), notes, as_json=as_json)
+    return bool(days or unknown)
+
+
+def _expected_days(settings: Settings, filters: ExpectedDays) -> tuple[date, date]:
+    """The window, cut to the days from the query file's start_date on."""
+    start, today, days = settings.google_apis.start_date, datetime.now(UTC).date(), filters.days
+    since, until = days.since or start, days.until or today
+    if until < start:
+        raise BadCommand(
+            f"no day is expected before {start}, the start_date of {settings.queries_file}; --until is {until}"
+        )
+    if until > today:
+        raise BadCommand(f"--until {until} is in the future: there is no data for that day yet")
+    return max(since, start), until
+
+
+def _blocks(days: Mapping[PartitionKey, DayCondition]) -> Iterator[RenderableType]:
+    """One table per query."""
+    ranges = list(find_ranges(days))
+    for name in sorted({each.first.query_name for each in ranges}):
+        yield from table_of([_row(each) for each in ranges if each.first.query_name == name], COLUMNS, title=name)
+
+
+def _row(days: DayRange) -> dict[str, object]:
+    return {
+        "customer_id": days.first.customer_id,
+        "days": days.days_text,
+        "gaps": days.days,
+        "condition": Text(days.day.condition.replace("_", " "), style=STATUS_STYLES.get(days.day.condition, "")),
+        "since": days.day.since,
+        "because": days.day.reason,
+    }

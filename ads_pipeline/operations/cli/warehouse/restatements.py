@@ -1,0 +1,66 @@
+"""The command `restatements`: each accepted run beside the accepted run that it replaced, in figures."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from ads_pipeline.domain.measures import PartitionRestatement
+from ads_pipeline.ledger.sql.ledger_values import DayWindow
+from ads_pipeline.operations.cli.command_line.options import Filters
+from ads_pipeline.operations.cli.command_line.output import Column, fields_of, format_minute, write_list
+from ads_pipeline.operations.cli.command_line.parsing import open_ledger, parse_customers, parse_queries
+from ads_pipeline.settings.environment import Settings
+
+MICROS: Final = 1_000_000
+COLUMNS: Final = (
+    Column("customer", "customer_id"),
+    Column("query", "query_name", wrap=True),
+    Column("day", "logical_date"),
+    Column("restated", lambda row: format_minute(row["judged_at"]), from_width=100),
+    Column("rows", lambda row: _change(row, "rows")),
+    Column("cost", lambda row: _change(row, "cost")),
+    Column("conversions", lambda row: _change(row, "conversions")),
+    Column("value", lambda row: _change(row, "conversions_value"), from_width=120),
+)
+
+
+def list_restatements(settings: Settings, filters: Filters, *, changed: bool = False, as_json: bool = False) -> None:
+    """Write the restatements of the selected days, or only those that changed a figure."""
+    start, days = settings.google_apis.start_date, filters.days
+    customers = parse_customers(filters.customer)
+    found: list[PartitionRestatement] = []
+    with open_ledger(settings) as ledger:
+        for name in parse_queries(filters.query, settings):
+            window = DayWindow(
+                source=settings.google_apis.source,
+                query_name=name,
+                since=days.since or start,
+                until=days.until or datetime.now(UTC).date(),
+                customers=customers,
+            )
+            found += ledger.restatements.find(window)
+    rows = [_fields(each) for each in found if not changed or each.before.differs(each.after)]
+    write_list(rows, COLUMNS, [filters.count(len(rows), "restatement")], as_json=as_json)
+
+
+def _fields(restated: PartitionRestatement) -> dict[str, Any]:
+    before, after = dict(_figures(restated, "before")), dict(_figures(restated, "after"))
+    return fields_of(
+        restated.key, attempt_no=restated.attempt_no, judged_at=restated.judged_at, before=before, after=after
+    )
+
+
+def _figures(restated: PartitionRestatement, side: str) -> Iterator[tuple[str, Any]]:
+    figures = restated.before if side == "before" else restated.after
+    yield "run_id", figures.run_id
+    yield "rows", figures.rows
+    yield "cost", None if figures.measures.cost_micros is None else figures.measures.cost_micros / MICROS
+    yield "conversions", figures.measures.conversions
+    yield "conversions_value", figures.measures.conversions_value
+
+
+def _change(row: Any, name: str) -> str | None:
+    before, after = row["before"][name], row["after"][name]
+    if before is None or after is None:
+        return None
+    return f"{before:,.6g}" if before == after else f"{before:,.6g} → {after:,.6g}"

@@ -1,0 +1,1 @@
+"""Tests of ads_pipeline/lake/storage, and the servers that stand in for buckets."""

@@ -1,1 +1,0 @@
-"""Tests of ads_pipeline/raw."""
