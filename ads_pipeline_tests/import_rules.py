@@ -6,112 +6,80 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 PACKAGE = "ads_pipeline"
-PURE = frozenset({"errors", "quoting", "domain"})
-FOLDERS = PURE | {"storage", "log_events"}
-# The format of a sealed run and how its files are opened, for modules that read payloads.
-SEAL = frozenset({"raw.seal", "raw.strict_json", "raw.reading"})
-
-# package or module -> (allowed libraries, allowed packages and modules). A module without a rule is a violation.
+# package or module -> (allowed libraries, allowed packages and modules). The rule with the longest name holds. A
+# module without a rule is a violation.
 RULES: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
     "__init__": (frozenset(), frozenset()),
-    "__main__": (frozenset(), frozenset({"cli"})),
-    "quoting": (frozenset(), frozenset()),
-    "errors": (frozenset(), frozenset({"quoting"})),
-    "domain": (frozenset(), frozenset({"errors", "quoting"})),
-    "storage": (frozenset({"obstore", "tenacity"}), frozenset({"errors"})),
-    "log_events": (frozenset(), frozenset({"quoting"})),
-    "extraction_settings": (frozenset({"pydantic"}), PURE),
-    "query_file": (frozenset({"pydantic", "yaml"}), PURE | {"extraction_settings"}),
-    "settings": (frozenset({"sqlalchemy"}), PURE | {"query_file", "storage"}),
-    "progress": (frozenset({"rich"}), frozenset()),
-    # A session of the user's own comes from a module with a computed name.
-    "spark_session": (
-        frozenset({"pyspark", "a computed name"}),
-        frozenset({"settings", "errors", "log_events", "engine"}),
+    "__main__": (frozenset(), frozenset({"operations.cli"})),
+    "domain": (frozenset(), frozenset()),
+    "settings": (frozenset({"pydantic", "yaml", "sqlalchemy"}), frozenset({"domain", "lake.storage"})),
+    "lake.storage": (frozenset({"obstore", "tenacity"}), frozenset({"domain"})),
+    "lake.raw": (frozenset(), frozenset({"domain", "lake.storage"})),
+    "lake.warehouse": (
+        frozenset({"pyspark", "deltalake", "pyarrow", "numpy", "duckdb", "fsspec"}),
+        frozenset({"domain", "lake.storage"}),
     ),
-    # Its Python workers load what judging needs before the first run.
-    "engine": (frozenset({"pyspark", "py4j", "grpc"}), FOLDERS | {"settings", "spark_session", "pipeline"}),
-    "metrics": (frozenset({"prometheus_client"}), FOLDERS | {"settings", "ledger", "pipeline"}),
-    "raw": (frozenset(), FOLDERS),
-    "ledger": (frozenset({"sqlalchemy", "psycopg2", "alembic", "tenacity", "pyarrow"}), FOLDERS),
+    "lake.readers": (
+        frozenset({"pyspark", "pyarrow", "duckdb"}),
+        frozenset({"domain", "lake.storage", "lake.warehouse"}),
+    ),
+    # A payload is read as the format of a sealed run says. The module that the query file names has a computed name.
+    "validation": (
+        frozenset({"pyspark", "py4j", "pyarrow", "numpy", "pandera", "a computed name"}),
+        frozenset({"domain", "settings.query_file", "lake.raw.seal", "lake.raw.strict_json", "lake.raw.reading"}),
+    ),
+    "ledger": (
+        frozenset({"sqlalchemy", "psycopg2", "alembic", "tenacity", "pyarrow"}),
+        frozenset({"domain", "lake.storage"}),
+    ),
     # Each version of Google's API is a module, whose name holds the version.
     "google_ads": (
         frozenset({"google", "grpc", "cryptography", "yaml", "a computed name"}),
-        FOLDERS | {"query_file", "raw"},
-    ),
-    # The module that the query file names has a computed name.
-    "contracts": (frozenset({"pandera", "pyspark", "a computed name"}), PURE | {"query_file"}),
-    "validator": (frozenset({"pyspark", "py4j", "pyarrow", "numpy"}), FOLDERS | {"contracts"} | SEAL),
-    "warehouse": (
-        frozenset({"pyspark", "deltalake", "pyarrow", "numpy", "duckdb", "fsspec"}),
-        FOLDERS,
+        frozenset({"domain", "settings.query_file", "lake.raw", "lake.storage"}),
     ),
     "pipeline": (
-        frozenset({"pyspark", "pyarrow", "duckdb"}),
-        FOLDERS | {"query_file", "progress", "raw", "contracts", "validator", "ledger", "warehouse", "google_ads"},
+        frozenset({"pyspark", "pyarrow", "duckdb", "rich"}),
+        frozenset({"domain", "settings.query_file", "lake", "validation", "ledger", "google_ads"}),
     ),
-    "doctor": (
+    # A session of the user's own comes from a module with a computed name. The Python workers of the engine load what
+    # judging needs before the first run.
+    "spark": (
+        frozenset({"pyspark", "py4j", "grpc", "a computed name"}),
+        frozenset({"domain", "settings", "lake.storage", "pipeline.staged_runs"}),
+    ),
+    "operations.doctor": (
         frozenset({"sqlalchemy", "yaml"}),
-        FOLDERS | {"settings", "raw", "ledger", "warehouse", "pipeline"},
+        frozenset({"domain", "settings", "lake", "ledger", "pipeline"}),
     ),
-    "notifications": (frozenset({"requests"}), FOLDERS | {"ledger", "pipeline"}),
-    "report": (frozenset(), FOLDERS | {"settings", "raw", "ledger", "pipeline"}),
-    "demo": (frozenset(), FOLDERS | {"query_file", "raw"}),
-    "testing": (frozenset({"hypothesis"}), PURE),
-    "cli": (
+    "operations.metrics": (
+        frozenset({"prometheus_client"}),
+        frozenset({"domain", "settings", "ledger", "pipeline"}),
+    ),
+    "operations.notifications": (frozenset({"requests"}), frozenset({"domain", "ledger", "pipeline"})),
+    "operations.report": (
+        frozenset(),
+        frozenset({"domain", "settings", "lake.raw", "lake.storage", "ledger", "pipeline"}),
+    ),
+    "operations.cli": (
         frozenset({"typer", "rich", "duckdb", "pydantic"}),
-        FOLDERS
-        | {
-            "settings",
-            "progress",
-            "spark_session",
-            "engine",
-            "raw",
-            "ledger",
-            "warehouse",
-            "pipeline",
-            "doctor",
-            "metrics",
-            "report",
-            "demo",
-            "contracts",
-            "google_ads",
-            "query_file",
-        },
+        frozenset({"domain", "settings", "lake", "validation", "google_ads", "ledger", "pipeline", "spark", "demo"})
+        | {"operations.doctor", "operations.metrics", "operations.report"},
     ),
+    "operations": (frozenset(), frozenset()),
     # The private names of Dagster, and the module of a user's own code location, have computed names.
     "orchestration": (
         frozenset({"dagster", "dagster_pyspark", "dagster_postgres", "pyspark", "sqlalchemy", "a computed name"}),
-        FOLDERS
-        | {
-            "query_file",
-            "settings",
-            "progress",
-            "raw",
-            "validator",
-            "ledger",
-            "warehouse",
-            "contracts",
-            "report",
-            "notifications",
-            "pipeline",
-            "engine",
-            "google_ads.configuration",
-        },
+        frozenset({"domain", "settings", "lake", "validation", "ledger", "pipeline", "spark"})
+        | {"google_ads.configuration", "operations.notifications", "operations.report"},
     ),
-    "definitions": (
-        frozenset({"dagster", "dagster_pyspark", "sqlalchemy"}),
-        FOLDERS
-        | {
-            "query_file",
-            "settings",
-            "spark_session",
-            "contracts",
-            "google_ads.configuration",
-            "orchestration",
-            "ledger",
-        },
+    "demo": (frozenset(), frozenset({"domain", "settings.query_file", "lake.raw", "lake.storage"})),
+    "testing": (frozenset({"hypothesis"}), frozenset({"domain"})),
+    "lake": (frozenset(), frozenset()),
+    "api": (
+        frozenset({"a computed name"}),
+        frozenset({"domain", "settings", "lake.raw", "validation", "ledger", "pipeline", "orchestration"}),
     ),
+    "definitions": (frozenset(), frozenset({"settings", "orchestration"})),
 }
 
 
@@ -121,22 +89,30 @@ def find_violations(root: Path) -> list[str]:
         f"{path.relative_to(root)}:{line} imports {name}"
         for path in sorted(root.rglob("*.py"))
         for line, name in find_imports(path)
-        if not is_allowed(top_level_name(path, root), name)
+        if not is_allowed(dotted_name(path, root), name)
     ]
 
 
-def top_level_name(path: Path, root: Path) -> str:
-    return path.relative_to(root).parts[0].removesuffix(".py")
+def dotted_name(path: Path, root: Path) -> str:
+    return ".".join(path.relative_to(root).with_suffix("").parts)
+
+
+def find_rule(importer: str) -> str | None:
+    """The name of the rule for a module: the longest that is the module or a package above it."""
+    parts = importer.split(".")
+    names = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
+    return next((name for name in names if name in RULES), None)
 
 
 def is_allowed(importer: str, name: str) -> bool:
-    """Whether a top-level package or module may import a dotted name."""
-    top, *rest = name.split(".")
-    if importer not in RULES:
+    """Whether a module may import a dotted name."""
+    rule = find_rule(importer)
+    if rule is None:
         return False
-    libraries, modules = RULES[importer]
+    libraries, modules = RULES[rule]
+    top, _, rest = name.partition(".")
     if top == PACKAGE:
-        return bool(rest) and (rest[0] == importer or rest[0] in modules or ".".join(rest[:2]) in modules)
+        return any(rest == each or rest.startswith(f"{each}.") for each in {rule, *modules})
     return top in sys.stdlib_module_names or top in libraries
 
 

@@ -1,5 +1,6 @@
 """README and docs: tables are generated from the code, and every command, path, link and test they name exists."""
 
+import ast
 import logging
 import re
 from pathlib import Path
@@ -12,6 +13,7 @@ from ads_pipeline.domain.transitions import TRANSITIONS, Action, Status, Transit
 from ads_pipeline.operations.metrics import METRICS
 from ads_pipeline.operations.notifications.notices import KINDS
 from ads_pipeline.settings.environment import VARIABLES
+from ads_pipeline_tests.import_rules import RULES
 
 ROOT = Path(__file__).parents[1]
 PAGES = {
@@ -111,13 +113,39 @@ def test_links_and_paths_exist(page: str) -> None:
     assert missing == []
 
 
-def test_folders_in_the_architecture_exist() -> None:
-    """The table of folders in docs/architecture.md lists every folder of the package."""
-    named = set(re.findall(r"^\| `([a-z_/]+)` \|", PAGES["docs/architecture.md"], re.MULTILINE))
+def folder_table() -> str:
+    """Each folder of the package with the first line of its docstring, as Markdown."""
     package = ROOT / "ads_pipeline"
-    top = {path.name for path in package.iterdir() if (path / "__init__.py").exists()}
-    assert top <= named
-    assert [folder for folder in named if not (package / folder / "__init__.py").exists()] == []
+    folders = sorted(path.parent for path in package.rglob("__init__.py") if path.parent != package)
+    lines = [
+        (ast.get_docstring(ast.parse((each / "__init__.py").read_text())) or "").partition("\n")[0]
+        for each in folders
+    ]
+    rows = [
+        f"| `{each.relative_to(package).as_posix()}` | {line} |" for each, line in zip(folders, lines, strict=True)
+    ]
+    return "\n".join(["| folder | responsibility |", "|---|---|", *rows])
+
+
+def import_table() -> str:
+    """The rules of imports as Markdown."""
+    rows = [
+        f"| `{name}` | {', '.join(f'`{each}`' for each in sorted(modules))} | {', '.join(sorted(libraries))} |"
+        for name, (libraries, modules) in RULES.items()
+        if libraries or modules
+    ]
+    table = "\n".join(["| package or module | may import | libraries |", "|---|---|---|", *rows])
+    return table.replace("|  |", "| |").replace("|  |", "| |")
+
+
+def test_folders_match_the_code() -> None:
+    """docs/architecture.md lists every folder with what its docstring says."""
+    assert marked_section("docs/architecture.md", "folders") == folder_table()
+
+
+def test_import_rules_match_the_code() -> None:
+    """docs/architecture.md lists the rules that `test_every_import_is_allowed` holds."""
+    assert marked_section("docs/architecture.md", "imports") == import_table()
 
 
 def test_tests_behind_promises_exist() -> None:

@@ -17,12 +17,13 @@ from hypothesis.strategies import integers, sampled_from, text
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
-from ads_pipeline.definitions import build_definitions
+from ads_pipeline.api import build_definitions
 from ads_pipeline.domain.days.materialization_status import FreshnessPolicy, Tenancy
 from ads_pipeline.domain.errors import BadName, BadSettings
 from ads_pipeline.domain.fetching.quota import QuotaLimits
 from ads_pipeline.domain.quoting import printable
 from ads_pipeline.operations.cli.main import app
+from ads_pipeline.settings import environment as settings_module
 from ads_pipeline.settings.environment import (
     HOME_FORM,
     POSTGRES_FORM,
@@ -31,7 +32,6 @@ from ads_pipeline.settings.environment import (
     is_postgres_url,
     read_settings,
 )
-from ads_pipeline.settings.environment import environment as settings_module
 from ads_pipeline.settings.query_file import DEFAULT_QUERIES_FILE
 
 HOME, URL, QUERIES = "ADS_PIPELINE_HOME", "ADS_PIPELINE_DATABASE_URL", "ADS_PIPELINE_QUERIES"

@@ -1,1 +1,1 @@
-"""The rules of the product as plain values. Imports only the standard library and `errors`."""
+"""The rules of the product as plain values. Imports only the standard library."""

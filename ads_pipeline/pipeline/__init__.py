@@ -1,1 +1,1 @@
-"""Joins raw, validator, ledger and warehouse."""
+"""Joins the parts: fetch, judge, load, act, reconcile, describe days. Nothing else joins them."""

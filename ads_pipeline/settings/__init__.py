@@ -1,1 +1,1 @@
-""""""
+"""Reads the environment and the query file."""

@@ -1,1 +1,1 @@
-""""""
+"""Spark: sessions from the settings, and the product's own Spark with its directories and addresses."""

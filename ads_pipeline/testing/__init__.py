@@ -1,1 +1,1 @@
-"""What authors of other event stores need to test them. Install `ads-pipeline[testing]`."""
+"""Checks for authors of other event stores. Install `ads-pipeline[testing]`."""

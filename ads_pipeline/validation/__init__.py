@@ -1,1 +1,1 @@
-"""The contract of each query: one pandera model per schema version, the registry, and the rules read from them."""
+"""Judges sealed runs: the contracts, the Spark job that judges by them, and its task for one payload."""

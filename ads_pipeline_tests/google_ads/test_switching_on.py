@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ads_pipeline.definitions import build_definitions
+from ads_pipeline.api import build_definitions
 from ads_pipeline.domain.errors import BadSettings
 from ads_pipeline.google_ads import configuration
 from ads_pipeline.google_ads.loopback.credentials import KEY_FILE

@@ -28,7 +28,7 @@ from dagster._utils.schedules import cron_string_iterator
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from ads_pipeline.definitions import build_definitions
+from ads_pipeline.api import build_definitions
 from ads_pipeline.operations.cli.main import app
 from ads_pipeline.settings.environment import Settings, read_settings
 from ads_pipeline_tests.healing import simulated_clock

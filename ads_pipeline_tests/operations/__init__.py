@@ -1,1 +1,1 @@
-""""""
+"""Tests of ads_pipeline/operations."""

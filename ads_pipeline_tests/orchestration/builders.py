@@ -16,7 +16,7 @@ from dagster._core.storage.partition_status_cache import get_and_update_asset_st
 from dagster._utils.env import environ
 from pyspark.sql import SparkSession
 
-from ads_pipeline.definitions import build_definitions
+from ads_pipeline.api import build_definitions
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.run_events import EventOrigin
 from ads_pipeline.ledger.ledger import Ledger

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from ads_pipeline.definitions import build_definitions
+from ads_pipeline.api import build_definitions
 from ads_pipeline_tests.operations.cli.running import CommandLine
 from ads_pipeline_tests.orchestration.builders import Location, open_location
 from ads_pipeline_tests.pipeline.builders import key, seal_invalid_run, seal_run, visible_runs

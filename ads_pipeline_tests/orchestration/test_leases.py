@@ -236,7 +236,7 @@ def test_later_step_of_a_run_with_expired_lease_is_refused(location: Location) -
 WORKER = """
 import os, signal, sys, threading, warnings
 import dagster as dg
-from ads_pipeline.definitions import build_definitions
+from ads_pipeline.api import build_definitions
 from ads_pipeline.ledger.sql import database
 from ads_pipeline.ledger.state.load_recorder import Loads
 from ads_pipeline.ledger.state.verdicts import Verdicts

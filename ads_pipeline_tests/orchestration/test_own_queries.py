@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from ads_pipeline.definitions import build_definitions
+from ads_pipeline.api import build_definitions
 from ads_pipeline.domain.errors import BadSettings
 from ads_pipeline.domain.partition import Run
 from ads_pipeline.orchestration.partitions import asset_keys

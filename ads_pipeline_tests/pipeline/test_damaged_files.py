@@ -13,7 +13,7 @@ from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import Action, Status
 from ads_pipeline.lake.storage.open_store import open_store
 from ads_pipeline.lake.storage.store import Store
-from ads_pipeline.lake.warehouse import replacement as publication
+from ads_pipeline.lake.warehouse import replacement
 from ads_pipeline.ledger.sql.ledger_values import DayWindow
 from ads_pipeline.pipeline import loading
 from ads_pipeline_tests.lake.warehouse.builders import list_version_files, read_with_duckdb
@@ -219,7 +219,7 @@ def test_interrupted_repair_is_finished_by_the_next_one(
 
     owner: Any = {
         "_load_batch": loading.Loader,
-        "commit_files": publication,
+        "commit_files": replacement,
         "publish": type(deployment.ledger.loads),
     }[moment]
     monkeypatch.setattr(owner, moment, stop)

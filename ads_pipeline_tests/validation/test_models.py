@@ -25,7 +25,7 @@ def test_shipped_query_selects_the_columns_of_its_contract(query_name: str) -> N
 
 
 def test_stored_rules_are_those_of_the_models() -> None:
-    """`shipped_rules.json` says what the models declare. Else run `python -m ads_pipeline.validation.rule_reading`."""
+    """`shipped_rules.json` is what the models declare. Else run `python -m ads_pipeline.validation.rule_reading`."""
     assert SHIPPED.declared == read_shipped()
 
 

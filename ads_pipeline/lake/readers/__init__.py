@@ -1,1 +1,1 @@
-""""""
+"""Reads the visible rows of Delta tables, through Spark or DuckDB."""

@@ -1,1 +1,1 @@
-"""What extraction shares between all runs: the known accounts, and the budget of API operations."""
+"""Stores the known accounts and the budget of API operations, which all runs share."""

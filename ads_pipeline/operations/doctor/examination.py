@@ -1,6 +1,6 @@
 """Runs the checks of a deployment and reports their findings. It changes nothing.
 
-The checks themselves are in `deployment_checks`. A check that fails to run does not stop the others. Each has a limit of
+The checks themselves are in `deployment_checks`. A check that fails does not stop the others. Each has a limit of
 time, because a database or a bucket may never answer.
 """
 

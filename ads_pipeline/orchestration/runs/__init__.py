@@ -1,1 +1,1 @@
-"""The process of a run: it waits with everything loaded, executes one run, and ends when that has lost its lease."""
+"""Runs of Dagster: their tags and due partitions, the process that executes one, and how an ended one is closed."""

@@ -1,1 +1,1 @@
-"""Sensors and schedules, and the runs that they request."""
+"""The sensors, one file each, and the runs that they request."""

@@ -1,6 +1,7 @@
 """Computes the staleness of both assets of a partition from their status rows and the query file's policies.
 
-The rules are in `materialization_status`. Whether a partition is safe to read depends on its state, not on its staleness.
+The rules are in `materialization_status`. Whether a partition is safe to read
+depends on its state, not on its staleness.
 """
 
 from collections.abc import Iterable, Mapping

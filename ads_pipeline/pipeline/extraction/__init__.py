@@ -1,1 +1,1 @@
-"""What a source that fetches should ask for, what that costs, and the source itself with its parts joined."""
+"""Chooses the days to fetch, plans their cost, and builds the source that fetches from Google Ads."""

@@ -1,1 +1,1 @@
-"""Keeps one Spark server for the runs of a deployment, so that no run waits for a JVM and cold Python workers."""
+"""Keeps one Spark server for the runs of a deployment, and executes these runs in processes that wait warm."""

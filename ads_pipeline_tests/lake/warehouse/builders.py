@@ -110,7 +110,7 @@ KILLED_PROCESS = """
 import os, signal, sys
 from pyspark.sql import SparkSession
 from ads_pipeline.lake.warehouse import log_statistics
-from ads_pipeline.lake.warehouse import replacement as publication
+from ads_pipeline.lake.warehouse import replacement
 from ads_pipeline.lake.warehouse import staging
 from ads_pipeline.lake.warehouse.replacement import Warehouse
 from ads_pipeline_tests.lake.warehouse.builders import make_loads, replace_partitions
@@ -123,7 +123,7 @@ def kill_process(function, *, after):
     return call
 
 module, name, after = sys.argv[2].split(".")
-patched = {"staging": staging, "publication": publication, "log_statistics": log_statistics}[module]
+patched = {"staging": staging, "replacement": replacement, "log_statistics": log_statistics}[module]
 setattr(patched, name, kill_process(getattr(patched, name), after=after == "after"))
 root, address = sys.argv[1], sys.argv[3]
 spark = SparkSession.builder.remote(address).getOrCreate()

@@ -8,8 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from ads_pipeline.domain.errors import StagingDamaged, TableContended
-from ads_pipeline.lake.warehouse import delta_commits, maintenance, staging
-from ads_pipeline.lake.warehouse import replacement as publication
+from ads_pipeline.lake.warehouse import delta_commits, maintenance, replacement, staging
 from ads_pipeline.lake.warehouse.table_values import StagedFile
 from ads_pipeline_tests.lake.warehouse.builders import (
     SMALL_FILE_PARTITIONS,
@@ -123,7 +122,7 @@ def test_compaction_repeats_after_a_load_that_committed_first(
             publish(spark, core_root, "r9", (1,))
         return delta_commits.commit_files(*args, **kwargs)
 
-    monkeypatch.setattr(publication, "commit_files", commit_after_load)
+    monkeypatch.setattr(replacement, "commit_files", commit_after_load)
     version = len(read_all_versions(core_root)) - 1
     assert optimize(spark, core_root) == version + 2
     assert (
@@ -148,8 +147,8 @@ def test_compaction_gives_up_after_repeated_lost_races(
             loads.append("done")
         return delta_commits.commit_files(*args, **kwargs)
 
-    monkeypatch.setattr(publication, "MAX_COMMIT_ATTEMPTS", 2)
-    monkeypatch.setattr(publication, "commit_files", commit_after_load)
+    monkeypatch.setattr(replacement, "MAX_COMMIT_ATTEMPTS", 2)
+    monkeypatch.setattr(replacement, "commit_files", commit_after_load)
     with pytest.raises(TableContended):
         optimize(spark, root)
     partitions = read_all_versions(root)
@@ -164,9 +163,9 @@ def test_compaction_gives_up_after_repeated_lost_races(
     ("moment", "compacted"),
     [
         ("staging.run_merges.after", False),
-        ("publication.prepare_compaction.after", False),
-        ("publication.commit_files.before", False),
-        ("publication.commit_files.after", True),
+        ("replacement.prepare_compaction.after", False),
+        ("replacement.commit_files.before", False),
+        ("replacement.commit_files.after", True),
     ],
 )
 def test_killed_compaction_keeps_all_rows_and_vacuum_removes_its_files(

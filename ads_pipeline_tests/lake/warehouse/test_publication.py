@@ -339,9 +339,9 @@ def test_racing_loaders_never_mix_runs(core_root: str, spark_server: str) -> Non
     ("moment", "published"),
     [
         ("staging.run_merges.after", False),
-        ("publication.prepare_replacement.after", False),
-        ("publication.commit_files.before", False),
-        ("publication.commit_files.after", True),
+        ("replacement.prepare_replacement.after", False),
+        ("replacement.commit_files.before", False),
+        ("replacement.commit_files.after", True),
     ],
 )
 def test_killed_loader_leaves_the_old_or_the_new_run(

@@ -8,7 +8,7 @@ import pytest
 
 from ads_pipeline_tests.operations.cli.running import DemoCommandLine
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 # The demo has gaps and a damaged payload, and its failures are too old to be retried.
 SERVERS = {"engine"}  # end only when they are stopped; tests of their own start them
 FOUND_SOMETHING = {"warehouse gaps": 1, "raw verify": 1, "ledger copy": 69, "state retry": 3, "state acknowledge": 3}

@@ -1,1 +1,1 @@
-""""""
+"""The parts that commands share: options, parsing, output, exit codes."""

@@ -1,1 +1,1 @@
-"""The `events` commands."""
+"""The commands for a whole deployment: `doctor`, `metrics`, and the groups `ledger` and `events`."""

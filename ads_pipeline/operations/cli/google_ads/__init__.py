@@ -1,1 +1,1 @@
-"""The `queries` commands."""
+"""The commands about what is fetched: `backfill`, and the groups `accounts` and `queries`."""

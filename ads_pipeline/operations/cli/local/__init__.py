@@ -1,1 +1,1 @@
-""""""
+"""The commands for one machine: `demo` and `dev`."""

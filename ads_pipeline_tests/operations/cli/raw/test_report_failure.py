@@ -18,7 +18,7 @@ from ads_pipeline_tests.operations.cli.state.builders import (
     recent_key,
 )
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 NEW = recent_key(150)
 LATE = (datetime.now(UTC) - timedelta(hours=1)).isoformat()
 TIMEOUT = ("--error-class", "timeout", "--message", "no answer after 60 s")

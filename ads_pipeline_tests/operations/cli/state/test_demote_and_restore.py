@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.operations.cli.command_line import spark_pipeline
 from ads_pipeline.settings.environment import Settings
-from ads_pipeline.spark import session as spark_session
+from ads_pipeline.spark import session
 from ads_pipeline_tests.ledger.builders import acceptance, accepted_runs, keys, record_verdict, registered_runs
 from ads_pipeline_tests.operations.cli.running import CommandLine
 from ads_pipeline_tests.operations.cli.state.builders import (
@@ -113,7 +113,7 @@ def test_unrestorable_partitions_remain(
     """A run that the validator rejects now and a partition that changed after the preview stay unchanged."""
     deployment.pipeline.judge_and_load([seal_run(deployment, OTHER, "r2")])
     corrupt_payload(deployment, deployment.ledger.runs.registered(ONE)[0].run)
-    began = spark_session.spark_session
+    began = session.spark_session
 
     def meanwhile(settings: Settings) -> AbstractContextManager[SparkSession]:
         (newer,) = registered_runs(deployment.ledger, OTHER, "r3")

@@ -1,0 +1,153 @@
+"""The public Python interface: everything that may be imported from outside the package. The rest is internal.
+
+Importing this module loads nothing. A name that it lists is loaded when it is first used.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from ads_pipeline.domain.errors import AdsPipelineError
+    from ads_pipeline.domain.partition import PartitionKey, Run
+    from ads_pipeline.domain.run_snapshots import RunEventStore
+    from ads_pipeline.lake.raw.seal import Seal
+    from ads_pipeline.orchestration.location.code_location import build_definitions
+    from ads_pipeline.pipeline.readers import Readers
+    from ads_pipeline.settings.environment import Settings, read_settings
+    from ads_pipeline.validation.contract_models import Row
+
+__all__ = [
+    "AdsPipelineError",
+    "PartitionKey",
+    "Readers",
+    "Row",
+    "Run",
+    "RunEventStore",
+    "Seal",
+    "Settings",
+    "build_definitions",
+    "land",
+    "open_readers",
+    "read_settings",
+    "report_failure",
+]
+
+_MODULES: Final = {
+    "AdsPipelineError": "domain.errors",
+    "PartitionKey": "domain.partition",
+    "Readers": "pipeline.readers",
+    "Row": "validation.contract_models",
+    "Run": "domain.partition",
+    "RunEventStore": "domain.run_snapshots",
+    "Seal": "lake.raw.seal",
+    "Settings": "settings.environment",
+    "build_definitions": "orchestration.location.code_location",
+    "read_settings": "settings.environment",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"ads_pipeline.{_MODULES[name]}"), name)
+
+
+def land(
+    partition: str,
+    rows: Iterable[Mapping[str, Any]],
+    *,
+    run_id: str,
+    extracted_at: datetime | None = None,
+    schema_version: str | None = None,
+    time_zone: str | None = None,
+    currency_code: str | None = None,
+    settings: Settings | None = None,
+) -> Seal:
+    """Write the rows of a partition, `customer/query/YYYY-MM-DD`, in the order given, and seal the run.
+
+    After any failure, also of the rows' iterator, nothing is sealed. Raises RunExists when the run_id is taken. The
+    time is that of the extraction, by default now; the schema version is by default that of the query file.
+    """
+    from ads_pipeline.domain.partition import Run
+    from ads_pipeline.lake.raw.landing import RawRuns
+    from ads_pipeline.lake.raw.seal import SealFacts, hash_gaql
+
+    known = settings or _read_settings()
+    key = _parse_partition(partition, known)
+    query = known.query(key.query_name)
+    facts = SealFacts(
+        extracted_at=extracted_at or datetime.now(UTC),
+        schema_version=schema_version or query.schema_version,
+        api_version=known.google_apis.api_version,
+        query_hash=hash_gaql(query.gaql),
+        time_zone=time_zone,
+        currency_code=currency_code,
+    )
+    return RawRuns(known.raw_location).land(Run(key=key, run_id=run_id), rows, facts)
+
+
+def report_failure(
+    partition: str,
+    *,
+    error_class: str,
+    message: str,
+    failure_id: str,
+    failed_at: datetime | None = None,
+    wait_until: datetime | None = None,
+    settings: Settings | None = None,
+) -> bool:
+    """Report a fetch that failed before a run was sealed. False when this `failure_id` was reported before.
+
+    The failure counts for the retry policy. It is no attempt at a verdict, and the state does not change.
+    """
+    from ads_pipeline.domain.fetching.fetch_results import FailedFetch
+    from ads_pipeline.ledger.ledger import Ledger
+
+    known = settings or _read_settings()
+    failure = FailedFetch(
+        key=_parse_partition(partition, known),
+        error_class=error_class,
+        error_message=message,
+        failure_id=failure_id,
+        failed_at=failed_at,
+        wait_until=wait_until,
+    )
+    with Ledger.opened(known.database_url, tenancy=known.tenancy) as ledger:
+        return failure.key in ledger.failed_fetches.record([failure], known.retry_policy)
+
+
+@contextmanager
+def open_readers(settings: Settings | None = None) -> Iterator[Readers]:
+    """Read access to the warehouse: `connect(queries)` opens a DuckDB session, `read_rows(spark, query)` a DataFrame.
+
+    Only rows that the validator accepted and that no later verdict or action hides are visible.
+    """
+    from ads_pipeline.ledger.ledger import LedgerReader
+    from ads_pipeline.pipeline.readers import Readers
+
+    known = settings or _read_settings()
+    with LedgerReader.opened(known.database_url, tenancy=known.tenancy) as ledger:
+        yield Readers(
+            publications=ledger.publications,
+            warehouse_location=known.warehouse_location,
+            source=known.google_apis.source,
+        )
+
+
+def _read_settings() -> Settings:
+    from ads_pipeline.settings.environment import read_settings
+
+    return read_settings(os.environ)
+
+
+def _parse_partition(text: str, settings: Settings) -> PartitionKey:
+    from ads_pipeline.domain.partition import parse_key
+
+    return parse_key(f"{settings.google_apis.source}/{text}")

@@ -1,0 +1,1 @@
+"""Puts the code location together: all definitions of one deployment, and the run of the demo over them."""

@@ -1,0 +1,198 @@
+"""Builds the Dagster code location: assets, checks, sensors, schedules and resources over one deployment."""
+
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import dagster as dg
+
+from ads_pipeline.domain.log_lines import configure_logging
+from ads_pipeline.google_ads.configuration import ClientConfiguration, check_installation, read_configuration
+from ads_pipeline.lake.storage.durable_files import leave_access_to_umask
+from ads_pipeline.ledger.control.control_actions import ControlActions
+from ads_pipeline.ledger.ledger import Ledger
+from ads_pipeline.ledger.sql.database import Engine
+from ads_pipeline.ledger.write_steps.transactions import Clock
+from ads_pipeline.orchestration import resources
+from ads_pipeline.orchestration.asset_checks import build_readable_check, build_valid_check
+from ads_pipeline.orchestration.assets import build_assets
+from ads_pipeline.orchestration.catalog import build_external_assets, build_report
+from ads_pipeline.orchestration.complete_check import build_complete_check
+from ads_pipeline.orchestration.fetching import build_fetching_source
+from ads_pipeline.orchestration.io_manager import PartitionStateIOManager
+from ads_pipeline.orchestration.partitions import define_partitions
+from ads_pipeline.orchestration.resources import RunResources, SensorResources, SourceFactory, SparkResource
+from ads_pipeline.orchestration.runs.due_partitions import DUE_SCHEMA, read_due
+from ads_pipeline.orchestration.runs.ended_runs import build_event_origin
+from ads_pipeline.orchestration.runs.lost_lease import end_on_loss
+from ads_pipeline.orchestration.runs.origin_files import note_origin
+from ads_pipeline.orchestration.schedules import build_schedules
+from ads_pipeline.orchestration.sensors.sensor_list import build_sensors
+from ads_pipeline.settings.environment import Settings, read_settings
+from ads_pipeline.settings.query_file import DEFAULT_QUERIES_FILE
+from ads_pipeline.validation.contract_registry import read_contracts
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def build_definitions(
+    settings: Settings | None = None,
+    *,
+    now: Clock = _now,
+    source_factory: SourceFactory | None = None,
+) -> dg.Definitions:
+    """Build all definitions from the given settings, or from the environment.
+
+    Raises BadSettings when extraction is on and the client or its credentials are missing. Nothing is called.
+    """
+    resolved = settings or read_settings(os.environ)
+    leave_access_to_umask(leave=resolved.access_by_umask)
+    configure_logging(resolved.log_format)
+    note_origin([resolved.queries_file, resolved.home / DEFAULT_QUERIES_FILE.name])
+    configuration = None
+    if resolved.google_ads is not None:
+        configuration = _read_client_configuration(resolved, resolved.google_ads)
+        note_origin(configuration.files)
+        source_factory = source_factory or build_fetching_source(configuration)
+    apis = resolved.google_apis
+    contracts = read_contracts(resolved.queries_file, apis)
+    partitions = define_partitions(apis.start_date)
+    with warnings.catch_warnings():
+        # Partitioned checks and backfill policies are beta features; the pinned Dagster version has them.
+        warnings.simplefilter("ignore", dg.BetaWarning)
+        warnings.simplefilter("ignore", dg.PreviewWarning)
+        assets = [
+            asset
+            for name, query in apis.queries.items()
+            for asset in build_assets(name, query, resolved, partitions=partitions, contracts=contracts)
+        ]
+        external = build_external_assets(apis.source, list(apis.queries), resolved)
+        checks = [
+            build(name, partitions=partitions)
+            for name in apis.queries
+            for build in (build_valid_check, build_readable_check)
+        ]
+        checks += [build_complete_check(name) for name in apis.queries]
+        sensors = build_sensors(
+            partitions,
+            list(apis.queries),
+            arrival_interval=resolved.arrival_interval,
+            fetches=configuration is not None,
+            has_webhook=resolved.webhook is not None,
+            now=now,
+        )
+        schedules = build_schedules(list(apis.queries), configuration)
+    factory = source_factory or resources.build_external_source
+    return dg.Definitions(
+        assets=[*assets, build_report(list(apis.queries), resolved, now=now), *external],
+        asset_checks=checks,
+        sensors=sensors,
+        schedules=schedules,
+        resources={
+            "ledger_engine": _build_ledger_engine(resolved),
+            "run_resources": _build_run_resources(resolved, factory),
+            "sensor_resources": _build_sensor_resources(resolved, factory),
+            "control_actions": _build_control_actions(resolved),
+            "partition_state": _partition_state,
+            "pyspark": _build_pyspark(resolved),
+        },
+        # The steps of a run share one process: one Spark session, one lease, and the seals that were read.
+        executor=dg.in_process_executor,
+    )
+
+
+def _read_client_configuration(settings: Settings, setting: str) -> ClientConfiguration:
+    check_installation(settings.google_apis.api_version, f"{settings.queries_file}: api_version")
+    configuration = read_configuration(setting, os.environ)
+    for warning in configuration.warnings:
+        logging.getLogger(__name__).warning("%s", warning)
+    return configuration
+
+
+# They are not configurable resources, because Dagster would show the database's password and Spark's token.
+def _build_pyspark(settings: Settings) -> dg.ResourceDefinition:
+    @dg.resource(description="The Spark session of the run. It starts when a step first needs it.")
+    def pyspark(_context: dg.InitResourceContext) -> Iterator[SparkResource]:
+        from dagster_pyspark import LazyPySparkResource  # noqa: PLC0415 - it takes longer than Dagster itself
+
+        from ads_pipeline.spark.session import release_session, start_spark  # noqa: PLC0415 - loads Spark's client
+
+        started = list[Any]()
+
+        class SessionFromSettings(LazyPySparkResource):
+            @property
+            def spark_session(self) -> Any:
+                if not started:
+                    started.append(start_spark(settings))
+                return started[0]
+
+        yield SessionFromSettings(spark_config={})
+        for spark in started:
+            release_session(spark, settings)
+
+    return pyspark
+
+
+def _build_ledger_engine(settings: Settings) -> dg.ResourceDefinition:
+    @dg.resource(description="The one connection pool on the ledger's database.")
+    def ledger_engine(context: dg.InitResourceContext) -> Iterator[Engine]:
+        answer_seconds = resources.TICK_ANSWER_SECONDS if context.run is None else None
+        with resources.open_ledger_engine(settings, answer_seconds=answer_seconds) as engine:
+            yield engine
+
+    return ledger_engine
+
+
+def _build_run_resources(settings: Settings, source_factory: SourceFactory) -> dg.ResourceDefinition:
+    @dg.resource(
+        config_schema=DUE_SCHEMA,
+        required_resource_keys={"ledger_engine"},
+        description="Ledger, raw runs and warehouse for runs, with write access under the lease of the run.",
+    )
+    def run_resources(context: dg.InitResourceContext) -> Iterator[RunResources]:
+        if context.run is None:
+            raise dg.DagsterInvariantViolationError("run_resources can be opened only in a run")
+        engine, origin = context.resources.ledger_engine, build_event_origin(context.run)
+        due = read_due(context.resource_config, settings.google_apis.source)
+        with resources.open_run_resources(
+            settings, engine, origin, source_factory, due=due, on_loss=end_on_loss()
+        ) as opened:
+            yield opened
+
+    return run_resources
+
+
+def _build_sensor_resources(settings: Settings, source_factory: SourceFactory) -> dg.ResourceDefinition:
+    @dg.resource(
+        required_resource_keys={"ledger_engine"},
+        description="Ledger and raw runs for sensors: read access, and the log of completed runs.",
+    )
+    def sensor_resources(context: dg.InitResourceContext) -> SensorResources:
+        return resources.build_sensor_resources(settings, context.resources.ledger_engine, source_factory)
+
+    return sensor_resources
+
+
+def _build_control_actions(settings: Settings) -> dg.ResourceDefinition:
+    @dg.resource(
+        required_resource_keys={"ledger_engine"},
+        description="Control actions on partitions, such as requeue. They cannot record a verdict.",
+    )
+    def control_actions(context: dg.InitResourceContext) -> Iterator[ControlActions]:
+        with Ledger.running(context.resources.ledger_engine, tenancy=settings.tenancy) as ledger:
+            yield ledger.actions
+
+    return control_actions
+
+
+@dg.io_manager(
+    required_resource_keys={"run_resources"},
+    description="Registers sealed runs in the ledger and passes on only partitions whose status is success.",
+)
+def _partition_state(context: dg.InitResourceContext) -> PartitionStateIOManager:
+    return PartitionStateIOManager(context.resources.run_resources)
