@@ -120,7 +120,7 @@ def test_library_is_silent_without_configuration() -> None:
 
 def test_log_of_a_dagster_run_has_the_records() -> None:
     """With the python_logs of our dagster.yaml."""
-    settings = yaml.safe_load((PACKAGE / "config" / "dagster.yaml").read_text())
+    settings = yaml.safe_load((PACKAGE / "settings" / "config" / "dagster.yaml").read_text())
 
     @dg.op
     def work() -> None:

@@ -99,7 +99,12 @@ def test_wheel_contains_the_conformance_suite(wheel: Path, tmp_path: Path) -> No
 def test_wheel_contains_what_its_commands_need(wheel: Path) -> None:
     """Types, the shipped queries, Dagster's configuration and the report's page are in the wheel."""
     names = set(zipfile.ZipFile(wheel).namelist())
-    needed = {"py.typed", "config/google_apis.yaml", "config/dagster.yaml", "report/page.html"}
+    needed = {
+        "py.typed",
+        "settings/config/google_apis.yaml",
+        "settings/config/dagster.yaml",
+        "operations/report/page.html",
+    }
     assert {f"ads_pipeline/{name}" for name in needed} <= names
     assert not any(name.startswith("ads_pipeline_tests") for name in names)
 
