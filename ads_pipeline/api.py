@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from ads_pipeline.pipeline.readers import Readers
     from ads_pipeline.settings.environment import Settings, read_settings
     from ads_pipeline.validation.contract_models import Row
+    from ads_pipeline.validation.contract_rules import ENUM
 
 __all__ = [
+    "ENUM",
     "AdsPipelineError",
     "PartitionKey",
     "Readers",
@@ -40,6 +42,7 @@ __all__ = [
 ]
 
 _MODULES: Final = {
+    "ENUM": "validation.contract_rules",
     "AdsPipelineError": "domain.errors",
     "PartitionKey": "domain.partition",
     "Readers": "pipeline.readers",

@@ -148,7 +148,7 @@ def _read_models(own: object) -> tuple[dict[tuple[str, str], Rules], list[str]]:
         if problem := _find_key_problem(key):
             problems.append(problem)
         elif not (isinstance(model, type) and issubclass(model, Row)):
-            class_name = "ads_pipeline.validation.contract_models.Row"
+            class_name = "ads_pipeline.api.Row"
             problems.append(f"the contract of {key[0]} {key[1]} must be a class derived from {class_name}")
         else:
             try:

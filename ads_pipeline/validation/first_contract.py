@@ -17,8 +17,7 @@ Never edit one that has judged runs: declare another schema version beside it.
 import pyspark.sql.types as st
 from pandera.pyspark import Field
 
-from ads_pipeline.validation.contract_models import Row
-from ads_pipeline.validation.contract_rules import ENUM
+from ads_pipeline.api import ENUM, Row
 
 CONTRACTS = {}
 '''

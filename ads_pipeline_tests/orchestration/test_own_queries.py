@@ -27,7 +27,7 @@ ROW = {
 MODEL = """
 import pyspark.sql.types as st
 from pandera.pyspark import Field
-from ads_pipeline.validation.contract_models import Row
+from ads_pipeline.api import Row
 class Own(Row):
     clicks: st.LongType = Field(nullable=False)
 """
@@ -97,7 +97,7 @@ def test_own_query_is_judged_and_loaded(directory: Path, spark: SparkSession) ->
         ("x = 1", "own.py declares no CONTRACTS"),
         ("CONTRACTS = 5", "must be a mapping"),
         ("CONTRACTS = {'a': 1}", "must be .query name, schema version., both as text"),
-        ("CONTRACTS = {('a', '1'): int}", "must be a class derived from ads_pipeline.validation.contract_models.Row"),
+        ("CONTRACTS = {('a', '1'): int}", "must be a class derived from ads_pipeline.api.Row"),
         (f"{MODEL}CONTRACTS = {{('campaign_daily', '1'): Own}}", "has a shipped contract"),
         (
             f"{MODEL.replace('LongType', 'BinaryType')}CONTRACTS = {{('{NAME}', '1'): Own}}",
