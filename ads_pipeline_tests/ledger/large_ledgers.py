@@ -296,6 +296,10 @@ _STATUSES: Final = (
     SELECT {_ASSET.format(asset="warehouse")}, {_LOADED}, {_LOADED_AT}, '{VERSION}', {_LOADED}, {_LOADED_AT},
         'SUCCEEDED', {_VALUES}, CASE loaded WHEN 1 THEN version_loaded_1 ELSE version_loaded_2 END || digits
     FROM seeds WHERE loaded IS NOT NULL""",
+    f"""{_STATUS}
+    SELECT {_ASSET.format(asset="raw")}, NULL, NULL, NULL, 'fetch-1', landed_1, 'FAILED', {_VALUES},
+        version_landed_1 || digits
+    FROM seeds WHERE runs = 0""",
 )
 # Every partition with a run was claimed once; one in a hundred is claimed now.
 _CONTROL: Final = (

@@ -227,7 +227,7 @@ def test_end_of_a_run_does_not_wait_for_its_threads(
     engine: sa.Engine, proxy: BlackHole, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The threads that renew the lease and follow the events wait for the database; the run leaves them behind."""
-    for module in ("control.leases", "events.snapshots"):
+    for module in ("write_steps.leases", "events.snapshots"):
         monkeypatch.setattr(f"ads_pipeline.ledger.{module}.SECONDS_TO_STOP", 0.5)
     patient = database.answering_within(engine, 120)
     with follow_in_background(EventLog(patient)):

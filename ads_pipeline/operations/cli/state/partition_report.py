@@ -58,6 +58,7 @@ class PartitionReport:
     new_customer: str | None
     account: Account | None
     account_day: str | None
+    rules: DayRules
     now: datetime
 
     @property
@@ -118,7 +119,8 @@ def gather_report(settings: Settings, key: PartitionKey) -> PartitionReport:
         calculator = StalenessCalculator.of_ledger(ledger, settings.google_apis, now=now)
         publication = ledger.publications.get(key)
         state = publication.state if publication else PartitionState.absent(key)
-        described = describe_days(ledger, [key], DayRules.read(ledger, settings, now=now))
+        rules = DayRules.read(ledger, settings, now=now)
+        described = describe_days(ledger, [key], rules)
         account = ledger.accounts.by_id(key.source).get(key.customer_id)
         return PartitionReport(
             key=key,
@@ -137,6 +139,7 @@ def gather_report(settings: Settings, key: PartitionKey) -> PartitionReport:
             sealed=sealed,
             no_asset_reason=_find_no_asset_reason(settings, key),
             new_customer=None if publication or sealed else _find_new_customer(ledger, key),
+            rules=rules,
             now=now,
         )
 

@@ -39,7 +39,6 @@ from ads_pipeline.operations.cli.state.listing import DATA_LABELS, STALE_LABELS,
 from ads_pipeline.operations.cli.state.partition_report import PartitionReport, gather_report
 from ads_pipeline.operations.cli.state.selection import require_possible
 from ads_pipeline.pipeline.days.account_days import describe_account
-from ads_pipeline.pipeline.days.day_conditions import DayRules
 from ads_pipeline.pipeline.days.next_steps import next_steps
 from ads_pipeline.pipeline.days.staleness import AssetStatus
 from ads_pipeline.settings.environment import Settings
@@ -66,8 +65,7 @@ def print_report(settings: Settings, partition: OneOrMostUrgent = None, *, as_js
         return
     report = gather_report(settings, key)
     if not report.is_known:
-        with open_ledger(settings) as ledger:
-            require_possible(key, settings, DayRules.read(ledger, settings, now=report.now))
+        require_possible(key, settings, report.rules)
     if as_json:
         write_json([_json_fields(report)])
     else:
