@@ -38,7 +38,10 @@ from ads_pipeline_tests.polling import wait_for
 from ads_pipeline_tests.spark.engine import engine_client
 from ads_pipeline_tests.spark.servers import build_environment
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are found in /proc")
+pytestmark = [
+    pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are found in /proc"),
+    pytest.mark.timeout(1000),  # they wait for processes, and start first
+]
 SECONDS = 120.0
 SHORT = EngineLimits(seconds_to_answer=4.0, seconds_between_checks=0.5, silent_checks=3, seconds_to_stop=1.0)
 # An engine with other limits than those of `ads-pipeline dev`.

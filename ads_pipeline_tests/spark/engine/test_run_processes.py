@@ -21,7 +21,10 @@ from ads_pipeline_tests.spark.engine import light_worker
 from ads_pipeline_tests.spark.engine.test_engine import exists
 from ads_pipeline_tests.spark.servers import build_environment
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are found in /proc")
+pytestmark = [
+    pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are found in /proc"),
+    pytest.mark.timeout(1000),  # they wait for processes, and start first
+]
 MODULE = "location"
 RUN = "11111111-2222-3333-4444-555555555555"
 PARENT = f"""
