@@ -101,7 +101,7 @@ class Launches:
     def find_waiting(self) -> set[int]:
         """The processes that wait for a run, or load what it needs."""
         found = descendants(self.engine.pid).items()
-        return {pid for pid, command in found if command.rstrip().endswith(f"run_processes.worker {NAME}")}
+        return {pid for pid, command in found if command.rstrip().endswith(f"runs.worker {NAME}")}
 
     def terminate(self, run_id: str) -> None:
         assert self.launcher.terminate(run_id)
