@@ -60,10 +60,10 @@ def defined_errors() -> dict[str, Any]:
 
 
 def test_exactly_outages_and_races_are_transient() -> None:
-    """Only failures of a disk, a cluster, a run, a table or the database, and lost races, may be retried."""
+    """Only failures of disk, cluster, run, table, report or database, and lost races, may be retried."""
     assert {name for name, kind in defined_errors().items() if kind.is_transient} == {
         *("RawUnavailable", "JudgingFailed", "TableContended", "WarehouseUnavailable"),
-        *("StatusFileUnavailable", "LedgerUnavailable", "EngineRunFailed"),
+        *("StatusFileUnavailable", "ReportNotWritten", "LedgerUnavailable", "EngineRunFailed"),
     }
 
 
