@@ -4,9 +4,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from playwright.sync_api import Page
+if TYPE_CHECKING:
+    from playwright.sync_api import Page  # installed for the tests in a browser only
 
 HEADINGS = ("journey", "step", "clicks", "commands", "seconds")
 COUNT_CLICKS = "addEventListener('click', (event) => event.isTrusted && event.detail && countClick(), true)"
@@ -34,7 +35,7 @@ class Journey:
     def __post_init__(self) -> None:
         self.all.append(self)
 
-    def watch(self, page: Page) -> None:
+    def watch(self, page: "Page") -> None:
         """Count the clicks of this page."""
         page.expose_function("countClick", self.count_click)
         page.add_init_script(COUNT_CLICKS)
