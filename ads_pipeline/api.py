@@ -137,11 +137,7 @@ def open_readers(settings: Settings | None = None) -> Iterator[Readers]:
 
     known = settings or _read_settings()
     with LedgerReader.opened(known.database_url, tenancy=known.tenancy) as ledger:
-        yield Readers(
-            publications=ledger.publications,
-            warehouse_location=known.warehouse_location,
-            source=known.google_apis.source,
-        )
+        yield Readers.of_deployment(ledger, known)
 
 
 def _read_settings() -> Settings:

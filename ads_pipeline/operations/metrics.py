@@ -83,7 +83,8 @@ class MetricsReader(Collector):
 
     def _read(self) -> dict[str, Iterable[Sample]]:
         first_days = self.ledger.days.first_days(self._source)
-        days = {name: self._find_days(name, first_days.of_query(name)) for name in self._queries}
+        rules = DayRules.read(self.ledger, self.settings, now=self.now)
+        days = {name: self._find_days(name, first_days.of_query(name), rules) for name in self._queries}
         loads, newest = self.ledger.publications.last_loads(self._source), self.ledger.events.get_newest()
         claimed = self.ledger.retry_queue.count_claimed(self._source, self.now.date())
         parked = Counter(each.scope for each in self.ledger.retry_queue.list_parkings(self._source))
@@ -97,7 +98,7 @@ class MetricsReader(Collector):
             "overdue_since_timestamp_seconds": [
                 ((name,), min(deadlines))
                 for name, found in days.items()
-                if (deadlines := self._list_passed_deadlines(found))
+                if (deadlines := self._list_passed_deadlines(found, rules))
             ],
             "last_load_timestamp_seconds": [
                 ((name,), loads[name].timestamp()) for name in self._queries if name in loads
@@ -112,15 +113,15 @@ class MetricsReader(Collector):
         }
         return samples
 
-    def _find_days(self, query_name: str, first_days: Mapping[str, ExpectedDays]) -> dict[PartitionKey, DayCondition]:
+    def _find_days(
+        self, query_name: str, first_days: Mapping[str, ExpectedDays], rules: DayRules
+    ) -> dict[PartitionKey, DayCondition]:
         apis = self.settings.google_apis
         window = DayWindow(source=self._source, query_name=query_name, since=apis.start_date, until=self.now.date())
-        rules = DayRules.read(self.ledger, self.settings, now=self.now)
         return find_days(self.ledger, window, COUNTED, first_days=first_days, rules=rules)
 
-    def _list_passed_deadlines(self, days: Mapping[PartitionKey, DayCondition]) -> list[float]:
+    def _list_passed_deadlines(self, days: Mapping[PartitionKey, DayCondition], rules: DayRules) -> list[float]:
         """The deadlines of overdue days. A day may be blocked before its deadline."""
-        rules = DayRules.read(self.ledger, self.settings, now=self.now)
         deadlines = (rules.deadline(key).timestamp() for key, day in days.items() if day.condition in OVERDUE)
         return [each for each in deadlines if each <= self.now.timestamp()]
 

@@ -151,11 +151,7 @@ def build_readable_check(name: str, *, partitions: dg.MultiPartitionsDefinition)
         keys = parse_partition_names(
             context.partition_keys, source=run_resources.source_name, query_name=name, log=context.log
         )
-        rules = DayRules.read(
-            run_resources.ledger,
-            run_resources.settings,
-            now=datetime.now(UTC),
-        )
+        rules = DayRules.read(run_resources.ledger, run_resources.settings, now=datetime.now(UTC))
         described = describe_days(run_resources.ledger, keys, rules)
         not_passed = {key: day for key, day in described.items() if day.condition not in PASSED}
         commands = find_next_commands(run_resources.ledger, not_passed, run_resources.settings.retry_policy)
@@ -167,7 +163,7 @@ def build_readable_check(name: str, *, partitions: dg.MultiPartitionsDefinition)
             yield from _evaluate_days(context, asset, described, commands)
             yield from _evaluate_refused(context, asset, READABLE)
         if is_alone:  # other runs run `complete` too
-            report_complete(context.instance, run_resources, name)
+            report_complete(context.instance, run_resources, name, rules)
         yield dg.Output(None)
 
     return readable

@@ -36,7 +36,8 @@ def build_complete_check(name: str) -> dg.AssetChecksDefinition:
         ),
     )
     def complete(run_resources: dg.ResourceParam[RunResources]) -> dg.AssetCheckResult:
-        found = evaluate_complete(run_resources.ledger, run_resources.settings, name, now=datetime.now(UTC))
+        rules = DayRules.read(run_resources.ledger, run_resources.settings, now=datetime.now(UTC))
+        found = evaluate_complete(run_resources.ledger, run_resources.settings, name, rules=rules)
         return dg.AssetCheckResult(
             passed=found.passed, severity=found.severity, description=found.description, metadata=found.metadata
         )
@@ -49,19 +50,19 @@ def evaluate_complete(
     settings: Settings,
     name: str,
     *,
-    now: datetime,
+    rules: DayRules,
     target: Any | None = None,
 ) -> dg.AssetCheckEvaluation:
     """Evaluate all expected days of a query: failed when a day needs somebody, a warning when one is not readable."""
     apis = settings.google_apis
-    window = DayWindow(source=apis.source, query_name=name, since=apis.start_date, until=now.date())
+    window = DayWindow(source=apis.source, query_name=name, since=apis.start_date, until=rules.now.date())
     first_days = ledger.days.first_days(apis.source)
     found = find_gaps(
         ledger,
         window,
         UNREADABLE.union(NEEDS_OPERATOR),
         first_days=first_days,
-        rules=DayRules.read(ledger, settings, now=now),
+        rules=rules,
     )
     days = sorted(found.days.items(), key=lambda each: urgency(each[1].condition, each[0].logical_date))
     counts = Counter(day.text.label.lower() for _key, day in days)
@@ -90,12 +91,11 @@ def find_last_materialization(instance: dg.DagsterInstance, name: str) -> Any | 
     return None
 
 
-def report_complete(instance: dg.DagsterInstance, resources: RunResources, name: str) -> None:
+def report_complete(instance: dg.DagsterInstance, resources: RunResources, name: str, rules: DayRules) -> None:
     """Store the result outside a step of its own, for runs that do not run the check."""
     target = find_last_materialization(instance, name)
-    now = datetime.now(UTC)
     instance.report_runless_asset_event(
-        evaluate_complete(resources.ledger, resources.settings, name, now=now, target=target)
+        evaluate_complete(resources.ledger, resources.settings, name, rules=rules, target=target)
     )
 
 

@@ -139,11 +139,7 @@ class PartitionStateIOManager(dg.IOManager):
 
     def _find_reason(self, key: PartitionKey) -> str:
         resources = self._resources
-        rules = DayRules.read(
-            resources.ledger,
-            resources.settings,
-            now=datetime.now(UTC),
-        )
+        rules = DayRules.read(resources.ledger, resources.settings, now=datetime.now(UTC))
         day = describe_days(resources.ledger, [key], rules)[key]
         return f"{day.text.label.lower()}: {day.reason}"
 

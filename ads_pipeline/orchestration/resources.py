@@ -123,11 +123,7 @@ class RunResources(SensorResources):
     def readers(self) -> "Readers":
         from ads_pipeline.pipeline.readers import Readers  # noqa: PLC0415
 
-        return Readers(
-            publications=self.ledger.publications,
-            warehouse_location=self.settings.warehouse_location,
-            source=self.source_name,
-        )
+        return Readers.of_deployment(self.ledger, self.settings)
 
     @property
     def staleness(self) -> StalenessCalculator:

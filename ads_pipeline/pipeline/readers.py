@@ -6,7 +6,7 @@ Nothing here writes. Repair is in `pipeline.reconciliation`; missing days are li
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from datetime import date
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 from ads_pipeline.domain.errors import LogDamaged
 from ads_pipeline.domain.log_lines import LogEvent, log_event
@@ -14,8 +14,10 @@ from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.lake.readers.visible_rows import TableView, leave_out_damaged, open_newest_version, read_with_spark
 from ads_pipeline.lake.warehouse.columns import LONG_TYPE, TableColumn
 from ads_pipeline.lake.warehouse.table_values import WarehouseTable
+from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.ledger.sql.ledger_values import DayWindow
 from ads_pipeline.ledger.state.pointers import Publications
+from ads_pipeline.settings.query_file import GoogleApis
 
 if TYPE_CHECKING:
     import duckdb
@@ -30,12 +32,30 @@ def log_damage(error: LogDamaged) -> None:
     log_event(_LOG, LogEvent.FILES_DAMAGED, table=error.table, problem=error.problem)
 
 
+class WarehouseSettings(Protocol):
+    """The settings of a deployment that say where its warehouse is, and of which source."""
+
+    @property
+    def google_apis(self) -> GoogleApis: ...
+
+    @property
+    def warehouse_location(self) -> str: ...
+
+
 class Readers:
     """Read access to one warehouse. Every call reads the ledger again, so results are never stale."""
 
     def __init__(self, *, publications: Publications, warehouse_location: str, source: str) -> None:
         self._publications = publications
         self._location, self._source = warehouse_location, source
+
+    @classmethod
+    def of_deployment(cls, ledger: LedgerReader, settings: WarehouseSettings) -> Self:
+        return cls(
+            publications=ledger.publications,
+            warehouse_location=settings.warehouse_location,
+            source=settings.google_apis.source,
+        )
 
     def read_rows(self, spark: "SparkSession", query_name: str) -> "DataFrame | None":
         """Return the visible rows, or None when the query has no table yet.

@@ -21,6 +21,7 @@ from ads_pipeline.ledger.write_steps.leases import Lease
 from ads_pipeline.operations.cli.state.attention import find_listed_days
 from ads_pipeline.orchestration.complete_check import COMPLETE, evaluate_complete
 from ads_pipeline.orchestration.runs.run_tags import range_tags
+from ads_pipeline.pipeline.days.day_conditions import DayRules
 from ads_pipeline_tests.ledger.builders import action_request
 from ads_pipeline_tests.orchestration.builders import RAW, WAREHOUSE, Location, dagster_keys, open_location
 from ads_pipeline_tests.pipeline.builders import FACTS, QUERY, key, rows_for, seal_invalid_run, seal_run, visible_runs
@@ -219,7 +220,8 @@ def test_one_check_shows_all_days_of_a_table(location: Location) -> None:
     assert len(evaluations) == 2
     acknowledge_all(location)
     now = datetime.now(UTC)
-    known = evaluate_complete(location.deployment.ledger, location.settings, QUERY, now=now)
+    rules = DayRules.read(location.deployment.ledger, location.settings, now=now)
+    known = evaluate_complete(location.deployment.ledger, location.settings, QUERY, rules=rules)
     assert (known.passed, known.severity) == (False, dg.AssetCheckSeverity.WARN), "readers still lack the days"
     assert "need you" not in str(known.description)
     assert " acknowledged. First: " in str(known.description)

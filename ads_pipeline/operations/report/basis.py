@@ -24,16 +24,15 @@ def find_basis(ledger: LedgerReader, settings: Settings, *, now: datetime) -> st
     today = now.astimezone(UTC).date()
     since = datetime.combine(today, time.min, UTC) - BEFORE_MIDNIGHT
     changes = ledger.events.count_changes(since)
-    accounts = [each for _, each in sorted(ledger.accounts.by_id(apis.source).items())]
-    zones = ["", *{each.time_zone: each.customer_id for each in accounts}.values()]  # an account of each time zone
+    accounts = [each for _, each in sorted(rules.accounts.accounts.items())] if rules.accounts else []
     basis = (
         version("ads_pipeline"),
         today,
-        [
+        sorted(
             (name, rules.expect(each, name, NONE_EXPECTED).last_due_day(now))
-            for name in sorted(apis.queries)
-            for each in zones
-        ],
+            for name in apis.queries
+            for each in rules.one_of_each_zone
+        ),
         changes,
         # A run that changed nothing for this long blocks its day.
         ledger.events.count_changes(since, _round_down(now - IN_PROGRESS_LIMIT)) if changes else 0,

@@ -40,11 +40,7 @@ class ReportWriter:
     def of_deployment(cls, settings: Settings, ledger: LedgerReader) -> Self:
         from ads_pipeline.pipeline.readers import Readers  # noqa: PLC0415 - loads Spark's client and Delta
 
-        readers = Readers(
-            publications=ledger.publications,
-            warehouse_location=settings.warehouse_location,
-            source=settings.google_apis.source,
-        )
+        readers = Readers.of_deployment(ledger, settings)
         raw = RawRuns(settings.raw_location, is_in_use=lambda: False)  # only currencies come from raw
         return cls(settings=settings, ledger=ledger, readers=readers, raw=raw)
 

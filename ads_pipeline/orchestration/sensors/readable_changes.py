@@ -79,13 +79,9 @@ def build_readable_sensor(
         last_tick, recent_keys = _parse_cursor(context.cursor, at)
         since = last_tick - OVERLAP
         with dg.partition_loading_context(dynamic_partitions_store=context.instance):
-            changes = _find_changes(context, sensor_resources, partitions, query_names, since, at)
+            rules = DayRules.read(sensor_resources.ledger, sensor_resources.settings, now=at)
+            changes = _find_changes(context, sensor_resources, partitions, query_names, since, rules)
             known = _select_known(context.instance, partitions, changes, query_names, at)
-            rules = DayRules.read(
-                sensor_resources.ledger,
-                sensor_resources.settings,
-                now=at,
-            )
             described = describe_days(sensor_resources.ledger, known, rules)
             found = list(_build_requests(partitions, described, changes))
         requests = [request for request in found if request.run_key not in recent_keys]
@@ -97,7 +93,7 @@ def build_readable_sensor(
                     sensor_resources.ledger,
                     sensor_resources.settings,
                     name,
-                    now=at,
+                    rules=rules,
                     target=find_last_materialization(context.instance, name),
                 )
                 for name in sorted({key.query_name for key in described} if requests else ())
@@ -124,7 +120,7 @@ def _find_changes(
     partitions: dg.MultiPartitionsDefinition,
     query_names: Sequence[str],
     since: datetime,
-    now: datetime,
+    rules: DayRules,
 ) -> Changes:
     changes, others = Changes(), list[str]()
     for run_id in resources.events.list_changed_runs(since):
@@ -144,10 +140,10 @@ def _find_changes(
     changes.changed.update(resources.events.list_changed_partitions(others, since))
     checked_again = changes.changed | changes.cleared.keys()
     changes.unjudged.update(run.key for run in resources.ledger.runs.unjudged(sorted(checked_again)))
-    changes.due.update(_find_due(resources, query_names, since, now))
+    changes.due.update(_find_due(resources, query_names, since, rules))
     last_tick, interval = since + OVERLAP, BLOCKED_INTERVAL.total_seconds()
-    if now.timestamp() // interval != last_tick.timestamp() // interval:
-        changes.due.update(_find_blocked(resources, query_names, now))
+    if rules.now.timestamp() // interval != last_tick.timestamp() // interval:
+        changes.due.update(_find_blocked(resources, query_names, rules))
     return changes
 
 
@@ -167,39 +163,37 @@ def _parse_range(names: Sequence[str], assets: Iterable[dg.AssetKey], source: st
 
 
 def _find_due(
-    resources: SensorResources, query_names: Sequence[str], since: datetime, now: datetime
+    resources: SensorResources, query_names: Sequence[str], since: datetime, rules: DayRules
 ) -> Iterator[PartitionKey]:
     """The partitions whose deadline has passed, or that are no longer fresh, since the moment.
 
     Most ticks have none in any time zone, and do not read the partitions for it.
     """
-    rules = DayRules.read(resources.ledger, resources.settings, now=now)
     due = [
         name
         for name in query_names
-        if any(_find_due_days(since, now, rules.expect(each, name, ALWAYS)) for each in rules.one_of_each_zone)
+        if any(_find_due_days(since, rules.now, rules.expect(each, name, ALWAYS)) for each in rules.one_of_each_zone)
     ]
     if not due:
         return
     first_days = resources.ledger.days.first_days(resources.source_name)
     for name in due:
         for customer, expected in first_days.of_query(name).items():
-            for day in _find_due_days(since, now, rules.expect(customer, name, expected)):
+            for day in _find_due_days(since, rules.now, rules.expect(customer, name, expected)):
                 yield PartitionKey(
                     source=resources.source_name, customer_id=customer, query_name=name, logical_date=day
                 )
 
 
-def _find_blocked(resources: SensorResources, query_names: Sequence[str], now: datetime) -> Iterator[PartitionKey]:
+def _find_blocked(resources: SensorResources, query_names: Sequence[str], rules: DayRules) -> Iterator[PartitionKey]:
     """The partitions whose run waits for longer than it may since about the last search."""
-    rules = DayRules.read(resources.ledger, resources.settings, now=now)
     first_days = resources.ledger.days.first_days(resources.source_name)
     for name in query_names:
         window = DayWindow(source=resources.source_name, query_name=name)
         days = find_days(
             resources.ledger, window, BLOCKED_CONDITIONS, first_days=first_days.of_query(name), rules=rules
         )
-        oldest = now - IN_PROGRESS_LIMIT - 2 * (BLOCKED_INTERVAL + OVERLAP)
+        oldest = rules.now - IN_PROGRESS_LIMIT - 2 * (BLOCKED_INTERVAL + OVERLAP)
         yield from (key for key, day in days.items() if day.since >= oldest)
 
 

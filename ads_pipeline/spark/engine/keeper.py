@@ -1,7 +1,7 @@
 """Runs the engine's supervisor, and starts it again when it has died, until standard input closes.
 
-`ads-pipeline dev` starts this program and is then replaced by Dagster, which cannot watch the supervisor. When this
-program dies in any way, the supervisor's standard input closes and it ends, too.
+`ads-pipeline dev` starts this program, and holds the other end of its standard input as long as Dagster runs. When
+this program dies in any way, the supervisor's standard input closes and it ends, too.
 """
 
 import select

@@ -139,11 +139,7 @@ def make_readers(settings: Settings, ledger: "LedgerReader") -> "Readers":
     """The readers of the warehouse. Their module loads DuckDB and Spark's client."""
     from ads_pipeline.pipeline.readers import Readers  # noqa: PLC0415 - see above
 
-    return Readers(
-        publications=ledger.publications,
-        warehouse_location=settings.warehouse_location,
-        source=settings.google_apis.source,
-    )
+    return Readers.of_deployment(ledger, settings)
 
 
 def find_run(reader: "EventReader", word: str) -> "RunHead":

@@ -22,7 +22,7 @@ from ads_pipeline.operations.cli.command_line.status_publication import publish_
 from ads_pipeline.operations.cli.local.demo_home import choose_home, open_home, print_next_commands, require_spark
 from ads_pipeline.operations.cli.local.dev import prepare_dagster, read_last_line
 from ads_pipeline.operations.cli.state import listing
-from ads_pipeline.operations.cli.warehouse.gaps import ExpectedDays, list_gaps
+from ads_pipeline.operations.cli.warehouse.gaps import GapFilters, list_gaps
 from ads_pipeline.operations.cli.warehouse.rows import query
 from ads_pipeline.pipeline.progress import lines_while_waiting
 from ads_pipeline.settings.environment import Settings, read_settings
@@ -56,7 +56,7 @@ def run_demo(environ: Mapping[str, str]) -> None:
     console.print("\nRejected partitions, from `ads-pipeline state inspect --status failed`:\n")
     listing.inspect(settings, listing.StateFilters(status=[Status.FAILED]), Page(limit=20))
     console.print("\nMissing partitions, from `ads-pipeline warehouse gaps`:\n")
-    list_gaps(settings, ExpectedDays(query=sorted(QUERIES), since=str(since), until=str(until)))
+    list_gaps(settings, GapFilters(query=sorted(QUERIES), since=str(since), until=str(until)))
     console.print("\nVisible rows, from `ads-pipeline warehouse query`:\n")
     query(settings, DEMO_QUERY.strip())
     print_next_commands(console, settings, _list_next_commands(demo))

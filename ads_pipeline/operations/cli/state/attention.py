@@ -55,10 +55,7 @@ def find_listed_days(
     """Find the selected days with one of the conditions: of every query of the query file, from its start_date on."""
     apis, now = settings.google_apis, datetime.now(UTC)
     first_days = ledger.days.first_days(apis.source, selection.customer_ids)
-    rules, days = (
-        DayRules.read(ledger, settings, now=now),
-        dict[PartitionKey, DayCondition](),
-    )
+    rules, days = DayRules.read(ledger, settings, now=now), dict[PartitionKey, DayCondition]()
     for name in sorted(selection.query_names or apis.queries):
         window = DayWindow(
             source=apis.source,

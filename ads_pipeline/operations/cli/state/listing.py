@@ -264,11 +264,7 @@ def _partition_rows(
 def _describe(
     settings: Settings, ledger: LedgerReader, keys: Sequence[PartitionKey]
 ) -> dict[PartitionKey, DayCondition]:
-    return describe_days(
-        ledger,
-        keys,
-        DayRules.read(ledger, settings, now=datetime.now(UTC)),
-    )
+    return describe_days(ledger, keys, DayRules.read(ledger, settings, now=datetime.now(UTC)))
 
 
 def _calculate(

@@ -44,14 +44,14 @@ LastDay = Annotated[str | None, typer.Option(metavar=DATE_FORMAT, help="Last log
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExpectedDays(Filters):
+class GapFilters(Filters):
     """The options that say which partitions are expected."""
 
     since: FirstDay = None
     until: LastDay = None
 
 
-def list_gaps(settings: Settings, filters: ExpectedDays, *, as_json: AsJson = False) -> bool:
+def list_gaps(settings: Settings, filters: GapFilters, *, as_json: AsJson = False) -> bool:
     """List expected days that readers do not see: for whom, since when, and why.
 
     Without options, it lists them for every query of the query file and every customer. A customer's days are
@@ -68,10 +68,7 @@ def list_gaps(settings: Settings, filters: ExpectedDays, *, as_json: AsJson = Fa
     with open_ledger(settings) as ledger:
         first_days = ledger.days.first_days(source, given)
         unknown = describe_unknown(first_days, given)
-        rules, found = (
-            DayRules.read(ledger, settings, now=datetime.now(UTC)),
-            {},
-        )
+        rules, found = DayRules.read(ledger, settings, now=datetime.now(UTC)), {}
         for name in names:
             window = DayWindow(source=source, query_name=name, since=since, until=until, customers=given)
             found[name] = find_gaps(ledger, window, first_days=first_days, rules=rules)
@@ -85,7 +82,7 @@ def list_gaps(settings: Settings, filters: ExpectedDays, *, as_json: AsJson = Fa
     return bool(days or unknown)
 
 
-def _expected_days(settings: Settings, filters: ExpectedDays) -> tuple[date, date]:
+def _expected_days(settings: Settings, filters: GapFilters) -> tuple[date, date]:
     """The window, cut to the days from the query file's start_date on."""
     start, today, days = settings.google_apis.start_date, datetime.now(UTC).date(), filters.days
     since, until = days.since or start, days.until or today

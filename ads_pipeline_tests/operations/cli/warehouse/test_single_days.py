@@ -11,6 +11,7 @@ from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.sql.ledger_values import RunRegistration
 from ads_pipeline.orchestration.complete_check import evaluate_complete
+from ads_pipeline.pipeline.days.day_conditions import DayRules
 from ads_pipeline.settings.environment import read_settings
 from ads_pipeline_tests.ledger.builders import ROWS, key, run
 from ads_pipeline_tests.operations.cli.running import CommandLine
@@ -61,7 +62,9 @@ def test_days_after_a_late_run_are_not_missing_and_a_line_says_so(cli: CommandLi
     assert cli.run("report").code == 0
     assert line in (cli.home / "report.html").read_text()
     with open_ledger(cli) as ledger:
-        complete = evaluate_complete(ledger, read_settings({"ADS_PIPELINE_HOME": str(cli.home)}), QUERY, now=NOW)
+        settings = read_settings({"ADS_PIPELINE_HOME": str(cli.home)})
+        rules = DayRules.read(ledger, settings, now=NOW)
+        complete = evaluate_complete(ledger, settings, QUERY, rules=rules)
     assert line in str(complete.metadata["not_expected"].value)
 
 
