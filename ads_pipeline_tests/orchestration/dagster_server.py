@@ -64,7 +64,9 @@ query($asset: AssetKeyInput!, $partition: String) {
 }"""
 SENSOR = """
 query($selector: SensorSelector!) {
-  sensorOrError(sensorSelector: $selector) { ... on Sensor { sensorState { id } } }
+  sensorOrError(sensorSelector: $selector) { ... on Sensor {
+    sensorState { id status ticks(limit: 1) { tickId status } }
+  } }
 }"""
 START_SENSOR = """
 mutation($selector: SensorSelector!) { startSensor(sensorSelector: $selector) { __typename } }"""
@@ -159,10 +161,23 @@ class DagsterServer:
         assert started["__typename"] == "Sensor", started
 
     def stop_sensor(self, name: str) -> None:
-        """Let the daemon evaluate the sensor no more."""
-        sensor = self.query(SENSOR, selector={**SELECTOR, "sensorName": name})["sensorOrError"]
-        stopped = self.query(STOP_SENSOR, id=sensor["sensorState"]["id"])["stopSensor"]
-        assert stopped["__typename"] == "StopSensorMutationResult", stopped
+        """Let the daemon evaluate the sensor no more, and wait until its last tick has ended.
+
+        A tick under way would find part of what the caller does next. It also stores the state of the sensor that it
+        has read, which can undo this stop or the next start.
+        """
+        looks: list[Any] = []
+
+        def stop_and_look() -> bool:
+            found = self.query(SENSOR, selector={**SELECTOR, "sensorName": name})["sensorOrError"]["sensorState"]
+            if found["status"] != "STOPPED":
+                stopped = self.query(STOP_SENSOR, id=found["id"])["stopSensor"]
+                assert stopped["__typename"] == "StopSensorMutationResult", stopped
+            looks.append(found)
+            has_ended = found["status"] == "STOPPED" and all(each["status"] != "STARTED" for each in found["ticks"])
+            return has_ended and looks[-2:] == [found, found]
+
+        self.wait_for(stop_and_look)
 
     def partition_counts(self, asset: Sequence[str]) -> dict[str, int]:
         """The numbers on the Partitions tab of the asset."""
