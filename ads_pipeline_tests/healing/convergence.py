@@ -25,6 +25,8 @@ ROUNDS: Final = 2  # of the printed commands: a failure may show only after the 
 LEASE: Final = timedelta(hours=1)  # longer than any lease of a run that works
 # Blocked days are found after six hours, and a day that is late at its deadline. The webhook may have been away.
 TOLD_WITHIN: Final = timedelta(hours=12)
+MORNING: Final = 30  # the first hour at which an operator executes what is printed; then daily
+INTERNAL_ERROR: Final = 70  # the exit code, which no state justifies
 MAX_TICK_SECONDS: Final = 60.0  # Dagster ends a tick then
 
 
@@ -38,30 +40,27 @@ class Outcome:
     deaths: int
     fired: Counter[str]
     conditions: Counter[str]
-    commands: int
+    commands: int  # after the faults
+    morning_commands: int  # while they lasted
 
     def __str__(self) -> str:
         fired = ", ".join(f"{name} {number}" for name, number in sorted(self.fired.items())) or "none"
         conditions = ", ".join(f"{number} {name}" for name, number in sorted(self.conditions.items()))
         return (
             f"{self.days:.0f} simulated days, {self.runs} runs, {self.deaths} deaths of the machine, "
-            f"{self.commands} printed commands; faults that took effect: {fired}; partitions: {conditions}"
+            f"{self.morning_commands} printed commands executed during the faults and {self.commands} after them; "
+            f"faults that took effect: {fired}; partitions: {conditions}"
         )
 
 
-def simulate(world: World, schedule: tuple[Act, ...], *, days: int) -> Outcome:
-    """Run the schedule over so many days, let the deployment heal, and judge it."""
+def simulate(world: World, schedule: tuple[Act, ...], *, days: int, has_operator: bool = False) -> Outcome:
+    """Run the schedule over so many days, let the deployment heal, and judge it.
+
+    With an operator, the printed commands are also executed each morning while the faults last.
+    """
     faults = Faults(world)
     failures = list(_judge_quiet(world, faults))
-    ends = {act.at + act.hours for act in schedule if act.at + act.hours < days * 24}
-    for moment in sorted({act.at for act in schedule} | ends):
-        _advance_to(world, faults, START + timedelta(hours=moment))
-        for act in [each for each in faults.active if each.at + each.hours <= moment]:
-            faults.end(act)
-        for act in schedule:
-            if act.at == moment:
-                faults.begin(act)
-    _advance_to(world, faults, START + timedelta(days=days))
+    morning_commands = _play(world, faults, schedule, days=days, has_operator=has_operator)
     faults.restore()
     commands = 0
     for _ in range(ROUNDS):
@@ -77,6 +76,7 @@ def simulate(world: World, schedule: tuple[Act, ...], *, days: int) -> Outcome:
     surfaces = read(world)
     waiting = surfaces.who_needs_an_operator()
     failures += [
+        *world.crashes,
         *world.problems,
         *judge(world, surfaces),
         *_try_commands(world, waiting),
@@ -98,7 +98,26 @@ def simulate(world: World, schedule: tuple[Act, ...], *, days: int) -> Outcome:
         fired=faults.fired,
         conditions=Counter(surfaces.conditions.values()),
         commands=commands,
+        morning_commands=morning_commands,
     )
+
+
+def _play(world: World, faults: Faults, schedule: tuple[Act, ...], *, days: int, has_operator: bool) -> int:
+    """Begin and end each act at its time. Returns the number of commands that the operator executed meanwhile."""
+    ends = {act.at + act.hours for act in schedule if act.at + act.hours < days * 24}
+    mornings = {*range(MORNING, days * 24, 24)} if has_operator else set[int]()
+    morning_commands = 0
+    for moment in sorted({act.at for act in schedule} | ends | mornings):
+        _advance_to(world, faults, START + timedelta(hours=moment))
+        for act in [each for each in faults.active if each.at + each.hours <= moment]:
+            faults.end(act)
+        for act in schedule:
+            if act.at == moment:
+                faults.begin(act)
+        if moment in mornings:
+            morning_commands += _execute_in_the_morning(world)
+    _advance_to(world, faults, START + timedelta(days=days))
+    return morning_commands
 
 
 def _judge_quiet(world: World, faults: Faults) -> Iterator[str]:
@@ -236,6 +255,16 @@ def _execute_printed(world: World) -> _Executed:
         if done["code"] != 0 and command in read_advice(world).next_commands():
             failures.append(f"L7: {command}: exit {done['code']}: {_last_lines(done)}")
     return _Executed(number=len(commands), failures=tuple(failures))
+
+
+def _execute_in_the_morning(world: World) -> int:
+    """Execute each printed command once. Some fail, because faults last; none may have an internal error."""
+    commands = read_advice(world).next_commands()
+    for command in commands:
+        done = world.command(*_arguments(command))
+        if done["code"] >= INTERNAL_ERROR:
+            world.crashes.append(f"{world.now:%m-%d %H:%M} {command}: exit {done['code']}: {_last_lines(done)}")
+    return len(commands)
 
 
 def _arguments(command: str) -> list[str]:

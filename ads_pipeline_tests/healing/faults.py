@@ -343,7 +343,7 @@ def _operate(world: World, act: Act) -> bool:
         customer, query, day = key.split("/")
         world.quieted.add(f"{query} {customer} {day}")
     if done["code"] >= 70:  # an internal error, which no state justifies
-        world.problems.append(f"{world.now:%m-%d %H:%M} {command}: exit {done['code']}: {done['err'][-600:]}")
+        world.crashes.append(f"{world.now:%m-%d %H:%M} {command}: exit {done['code']}: {done['err'][-600:]}")
     return True
 
 

@@ -44,13 +44,15 @@ HEALING = (*MACHINE, *SOURCE, *ACCOUNTS, *PEERS, *WAITING, *FILES)  # afterwards
 class Drawn:
     """How a schedule is drawn: its seed, and what may happen in so many days, before it heals for up to 60 hours.
 
-    Without a seed, the test takes a fresh one: each worker of the tests must collect the same tests.
+    Without a seed, the test takes a fresh one: each worker of the tests must collect the same tests. Over weeks an
+    operator executes the printed commands daily. Otherwise one refused token would hide all later faults.
     """
 
     seed: int | None
     kinds: tuple[str, ...]
     days: int
     acts: int
+    has_operator: bool = False
 
     def make_schedule(self, seed: int) -> tuple[Act, ...]:
         return make_schedule(seed, kinds=self.kinds, days=self.days, acts=self.acts)
@@ -63,10 +65,10 @@ FIXED = (
     Drawn(seed=59323, kinds=(*ACCOUNTS, *PERSONS, "data_file_cut"), days=1, acts=14),
 )
 FRESH = (
-    Drawn(seed=None, kinds=HEALING, days=21, acts=30),
-    Drawn(seed=None, kinds=(*HEALING, *PERSONS), days=21, acts=30),
+    Drawn(seed=None, kinds=HEALING, days=21, acts=30, has_operator=True),
+    Drawn(seed=None, kinds=(*HEALING, *PERSONS), days=21, acts=30, has_operator=True),
 ) * (TIMES if TIMES > 1 else 0)
-Simulation = Callable[[tuple[Act, ...], int], Outcome]
+Simulation = Callable[[tuple[Act, ...], Drawn], Outcome]
 
 
 @pytest.fixture(scope="session")
@@ -80,9 +82,9 @@ def run(google: LoopbackServer, tmp_path: Path) -> Simulation:
     """Simulates a schedule in a world of its own."""
     numbers = count(1)
 
-    def simulate_in_new_world(schedule: tuple[Act, ...], days: int) -> Outcome:
+    def simulate_in_new_world(schedule: tuple[Act, ...], drawn: Drawn) -> Outcome:
         with simulated_world(tmp_path / f"world-{next(numbers)}", google) as world:
-            return simulate(world, schedule, days=days)
+            return simulate(world, schedule, days=drawn.days, has_operator=drawn.has_operator)
 
     return simulate_in_new_world
 
@@ -97,12 +99,12 @@ def test_everything_heals_after_faults(run: Simulation, drawn: Drawn, capfd: pyt
     """
     seed = random.SystemRandom().randrange(1_000_000) if drawn.seed is None else drawn.seed
     schedule = drawn.make_schedule(seed)
-    outcome = run(schedule, drawn.days)
+    outcome = run(schedule, drawn)
     with capfd.disabled():
         print(f"heal and converge, seed {seed}: {outcome}", file=sys.stderr)
     if outcome.failures:
-        shortened = shorten(schedule, lambda each: bool(run(each, drawn.days).failures), tries=TRIES)
-        failures = run(shortened, drawn.days).failures or outcome.failures
+        shortened = shorten(schedule, lambda each: bool(run(each, drawn).failures), tries=TRIES)
+        failures = run(shortened, drawn).failures or outcome.failures
         pytest.fail(f"seed {seed} of {drawn}, of which these acts fail: {shortened}\n" + "\n".join(failures))
     if drawn in FIXED:
         assert {act.kind for act in schedule} <= (+outcome.fired).keys()  # others took no effect

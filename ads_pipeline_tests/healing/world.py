@@ -126,7 +126,8 @@ class World:
     clock_error: timedelta = timedelta(0)  # how far the machine's clock is ahead
     disk_is_full: bool = False
     disk_errors: int = 0
-    problems: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)  # of ticks and runs, which may fail while faults last
+    crashes: list[str] = field(default_factory=list)  # of commands, which may never have an internal error
     touched: set[str] = field(default_factory=set)  # days that may need a person, because of an act
     quieted: set[str] = field(default_factory=set)  # days that an act of an operator hid or acknowledged
     deaths: int = 0
