@@ -31,6 +31,8 @@ from ads_pipeline_tests.postgres_server import new_database
 
 NO_SPARK = cast("SparkSession", None)  # only Dagster's processes judge and load
 RAW, WAREHOUSE = ("raw", "campaign_daily"), ("warehouse", "campaign_daily")
+# Its run has no verdict after the first test. The sensor comes to days of its age after some ticks.
+HOLE = key(2, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +76,8 @@ def test_an_operators_day(served: ServedDeployment) -> None:
     operator withdraws turns red without a run of the assets.
     """
     deployment, server = served.deployment, served.server
-    good, bad, other, hole = key(1, 1), key(1, 2), key(2, 2), key(2, 1)
-    for partition in (good, other, hole):
+    good, bad, other = key(1, 1), key(1, 2), key(2, 2)
+    for partition in (good, other, HOLE):
         seal_run(deployment, partition, **V2)  # of the version that the query file names
     seal_invalid_run(deployment, bad)
     fresh = replace(key(3), logical_date=(datetime.now(UTC) - timedelta(days=1)).date())
@@ -85,16 +87,16 @@ def test_an_operators_day(served: ServedDeployment) -> None:
 
     backfill = server.launch_backfill([RAW, WAREHOUSE], [good, bad, other])
     assert server.wait_for_backfill(backfill) == "COMPLETED_FAILED"
-    assert [server.check_passed(RAW, each) for each in (good, bad, other, hole)] == [True, False, True, None]
+    assert [server.check_passed(RAW, each) for each in (good, bad, other, HOLE)] == [True, False, True, None]
     assert [server.check_passed(WAREHOUSE, each, "readable") for each in (good, bad, other)] == [True, False, True]
     assert [server.stale_status(WAREHOUSE, each) for each in (good, bad, other)] == ["FRESH", "MISSING", "FRESH"]
     assert {good: "r1", other: "r1"}.items() <= visible_runs(deployment).items()
     assert bad not in visible_runs(deployment)
-    assert deployment.ledger.states.get(hole).attempt_count == 0
+    assert deployment.ledger.states.get(HOLE).attempt_count == 0
 
     seal_run(deployment, bad, "r2")
     repaired = server.launch_backfill([RAW, WAREHOUSE], [bad])
-    unjudged = server.launch_backfill([WAREHOUSE], [hole])
+    unjudged = server.launch_backfill([WAREHOUSE], [HOLE])
     assert server.wait_for_backfill(unjudged) == "COMPLETED_FAILED"
     assert server.wait_for_backfill(repaired) == "COMPLETED_SUCCESS"
     assert server.check_passed(RAW, bad) is True
@@ -149,8 +151,9 @@ def test_arrivals_of_two_queries_are_one_run(served: ServedDeployment) -> None:
     server.start_sensor("raw_arrivals")
     wait_until_judged(new, other_query, newer)
     later_runs = [tags for run_id, tags in server.run_tags().items() if run_id not in first_runs]
-    # Another sensor may have had checks evaluated again meanwhile.
-    (tags,) = (tags for tags in later_runs if tags.get("dagster/sensor_name") == "raw_arrivals")
+    # Another sensor may have had checks evaluated again meanwhile, and this one may have come to HOLE.
+    requested = (tags for tags in later_runs if tags.get("dagster/sensor_name") == "raw_arrivals")
+    (tags,) = (tags for tags in requested if tags[CUSTOMERS_TAG] != HOLE.customer_id)
     assert tags[QUERY_TAG] == "ad_group_daily, campaign_daily"
     assert (tags[CUSTOMERS_TAG], tags[DAYS_TAG]) == ("11 to 13", f"{first.logical_date} to {new.logical_date}")
     own = {each: run for each, run in visible_runs(deployment).items() if each.customer_id in {"11", "12", "13"}}
