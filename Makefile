@@ -8,6 +8,14 @@ PYTEST_WORKERS ?= $(shell expr $(CORES) + 1)
 # A file runs in one worker. conftest.py says in which order the files start.
 PYTEST := $(BIN)/pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder
 
+# `make PYTHON=python3.13 …` makes the environment anew when it has another version.
+ifeq ($(origin PYTHON),command line)
+version = $(shell $(1) -c 'import sys; print(sys.version_info[:2])' 2>/dev/null)
+ifneq ($(call version,$(BIN)/python),$(call version,$(PYTHON)))
+$(shell rm -rf .venv)
+endif
+endif
+
 # Images often set it. Each of the many processes of the tests would then compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 

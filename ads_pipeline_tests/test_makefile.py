@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -51,3 +52,16 @@ def test_install_prints_lines_where_the_output_is_no_terminal(checkout: Path) ->
     installer.write_text("#!/bin/sh\nexit 3\n")
     (checkout / ".venv" / "ready").unlink()
     assert make(checkout, ".venv/ready", f"UV={installer}").returncode == 2
+
+
+@pytest.mark.parametrize(("version", "stays"), [(sys.version_info[:2], True), ((3, 1), False)])
+def test_another_python_makes_the_environment_anew(checkout: Path, version: tuple[int, int], *, stays: bool) -> None:
+    """An environment of another version than PYTHON names is deleted; one of the same version is kept."""
+    python = checkout / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f"#!/bin/sh\necho '{version}'\n")
+    python.chmod(0o755)
+    assert make(checkout, "help").returncode == 0
+    assert python.exists()
+    assert make(checkout, "help", f"PYTHON={sys.executable}").returncode == 0
+    assert python.exists() is stays
