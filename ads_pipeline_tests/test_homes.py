@@ -49,7 +49,7 @@ def test_whole_way_below_an_odd_home(name: str, tmp_path: Path, spark: SparkSess
         assert frame is not None
         assert frame.count() == 4
         assert deployment.differences() == []
-    assert CommandLine(home=home).run("state", "publish").code == 0
+    assert CommandLine(home=home).run("reconcile").code == 0
     queried = CommandLine(home=home).run("warehouse", "query", SCALAR, "--json")
     assert queried.objects == [{"n": 4}]
     assert CommandLine(home=home).run("raw", "verify", "--since", "2026-01-01", "--until", "2026-01-01").code == 0
@@ -107,7 +107,7 @@ def fill_home(home: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, 
             monkeypatch.setenv(name, value)
         with dg.DagsterInstance.from_config(str(CHECKOUT)) as instance:
             dg.materialize([seven], instance=instance)
-        assert command_line.run("state", "publish").code == 0
+        assert command_line.run("reconcile").code == 0
         assert_access(home, 0o077 if not more else 0o007)
 
 

@@ -163,8 +163,8 @@ def test_reader_reads_and_cannot_write(logins: Logins, tmp_path: Path, postgres_
     fill_ledger(CommandLine(home=tmp_path / "home", more={"ADS_PIPELINE_DATABASE_URL": postgres_url}))
     reader = logins.command_line(tmp_path / "home", Role.READER)
     for command in (
-        *(("state", "inspect"), ("state", "why", str(FAILED[0])), ("state", "due"), ("audit", "actions")),
-        *(("events", "runs"), ("ledger", "digest"), ("raw", "list"), ("doctor", "--quick", "--json")),
+        *(("state", "inspect"), ("state", "why", str(FAILED[0])), ("state", "due"), ("audit",)),
+        *(("events", "runs"), ("ledger", "copy", "--verify"), ("raw", "list"), ("doctor", "--quick", "--json")),
     ):
         done = reader.run(*command)
         assert done.code == 0, (command, done.err, done.out)
@@ -267,8 +267,8 @@ def test_operator_executes_control_actions_and_no_verdict(logins: Logins, tmp_pa
         ("acknowledge", "--all"),
         ("retry", str(FAILED[0])),
         ("retry", "--all", "--clear-terminal", "--yes"),
-        ("mark-terminal", str(FAILED[1])),
-        ("clear-terminal", "--all"),
+        ("terminal", str(FAILED[1])),
+        ("terminal", "--clear", "--all"),
         ("enqueue", "120/ad_group_daily/2026-03-03"),
         ("reprocess", str(SUCCESSFUL[0])),
         ("withdraw", str(SUCCESSFUL[1])),
@@ -278,8 +278,8 @@ def test_operator_executes_control_actions_and_no_verdict(logins: Logins, tmp_pa
         done = operator.run("state", *command, *REASON)
         assert "permission denied" not in done.err, (command, done.err)
         assert done.code in {0, 3}, (command, done.err)
-    for command in (("doctor", "--json"), ("events", "follow", "--once"), ("state", "publish")):
-        done = operator.run(*command)
+    for words in (("doctor", "--json"), ("reconcile",)):
+        done = operator.run(*words)
         assert "permission denied" not in done.out + done.err
     with LedgerReader.opened(postgres_url) as ledger:
         assert ledger.states.get(FAILED[0]).status is Status.PENDING

@@ -64,10 +64,10 @@ def home(tmp_path: Path) -> Path:
 READ_COMMANDS: Sequence[tuple[str, ...]] = (
     ("state", "inspect", "--status", "success"),
     ("state", "due"),
-    ("audit", "attempts"),
-    ("audit", "actions"),
+    ("state", "why", "--attempts"),
+    ("audit",),
     ("warehouse", "query", "SELECT 1 AS one"),
-    ("ledger", "digest"),
+    ("ledger", "copy", "--verify"),
     ("metrics",),
     ("reconcile", "--plan"),
 )
@@ -103,8 +103,7 @@ def assert_same_answers(home: Path) -> None:
         ("migrate",),
         ("reconcile",),
         ("report",),
-        ("state", "publish"),
-        ("queries", "init"),
+        ("queries", "new"),
     ],
 )
 def test_command_that_writes_says_that_the_home_is_read_only(home: Path, arguments: tuple[str, ...]) -> None:

@@ -30,7 +30,7 @@ PURPOSES: Final[Mapping[Role, str]] = {
     Role.EXTRACTOR: "reads the ledger and reports failed fetches; it registers nothing",
     Role.RUNNER: "Dagster: registers, judges, loads, and keeps Dagster's records",
     Role.OPERATOR: "control actions; state demote, restore, rejudge and reconcile need runner too",
-    Role.OWNER: "owns the tables: migrate, ledger copy, events retire",
+    Role.OWNER: "owns the tables: migrate, ledger copy, ledger retire-events",
 }
 _HEAD: Final = "run_id, plan_version, last_seq, last_at"
 # An extractor stores no snapshots.

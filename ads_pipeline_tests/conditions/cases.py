@@ -223,11 +223,11 @@ CASES: Final = {
         then=act("retry"),
     ),
     "terminal": Case(
-        made_by="the same, and `state mark-terminal`",
+        made_by="the same, and `state terminal`",
         condition=Condition.ACKNOWLEDGED,
         gap=GapReason.REJECTED,
         first=bad,
-        then=act("mark-terminal"),
+        then=act("terminal"),
     ),
     "acknowledged": Case(
         made_by="the same, and `state acknowledge`",

@@ -11,8 +11,8 @@ from typing import Any
 import dagster as dg
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
+from ads_pipeline.domain.days.conditions import Condition
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.operations.cli.state.attention import ConditionName
 from ads_pipeline.operations.notifications.finding import FactFinder
 from ads_pipeline.operations.notifications.outbox import Outbox
 from ads_pipeline.operations.report.content import LETTERS
@@ -26,7 +26,8 @@ from ads_pipeline_tests.orchestration.builders import WAREHOUSE, Location
 from ads_pipeline_tests.pipeline.builders import QUERY
 
 MANY = ("--limit", "10000")
-LISTED = tuple(word for name in ConditionName if name is not ConditionName.STALE for word in ("--condition", name))
+UNLISTED = {Condition.READABLE, Condition.RESTATED, Condition.NOT_EXPECTED}
+LISTED = tuple(word for name in Condition if name not in UNLISTED for word in ("--condition", name))
 ROWS_OF_DAYS = f"SELECT customer_id, logical_date::VARCHAR AS day, count(*) AS rows FROM {QUERY} GROUP BY ALL"
 
 

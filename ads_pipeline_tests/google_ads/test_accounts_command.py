@@ -109,7 +109,7 @@ def test_discovery_that_reads_nothing_fails_and_doctor_says_since_when(
 
 @pytest.mark.invariant("L8", "L9", "L11")
 def test_hold_is_named_everywhere_and_its_command_lifts_it(cli: CommandLine, server: LoopbackServer) -> None:
-    """`accounts list`, `doctor`, `audit parked` and `state why` name the same hold, and one command that works."""
+    """Accounts, doctor, `state inspect --list parked` and `state why` name one hold, and one command that works."""
     server.answer(agency(GOOD[:1]))
     assert cli.run("accounts", "discover").code == 0
     day = f"{GOOD[0]}/campaign_daily/{datetime.now(UTC).date() - timedelta(days=9)}"
@@ -126,19 +126,24 @@ def test_hold_is_named_everywhere_and_its_command_lifts_it(cli: CommandLine, ser
     assert (rows[GOOD[0]]["fetched"], rows[GOOD[0]]["next"]) == ("on hold", command)
     (finding,) = [each for each in cli.run("doctor", "--quick", "--json").objects if each["check"] == "holds"]
     assert (finding["next"], "no route to the host" in finding["problem"]) == (command, True)
-    assert command in " ".join(cli.run("audit", "parked").out.split())
+    assert command in " ".join(cli.run("state", "inspect", "--list", "parked").out.split())
     (why,) = cli.run("state", "why", day, "--json").objects
     assert (why["next_command"], why["on_hold_until"] is not None) == (command, True)
     assert cli.run(*command.removeprefix("ads-pipeline ").replace("TEXT", "tried").split()).code == 0
     rows = {row["customer_id"]: row for row in cli.run("accounts", "list", "--json").objects}
     assert rows[GOOD[0]]["fetched"] == "yes"
     assert [each for each in cli.run("doctor", "--quick", "--json").objects if each["check"] == "holds"] == []
-    assert "release by" in cli.run("audit", "actions").out
+    assert (
+        "release by"
+        in cli.run(
+            "audit",
+        ).out
+    )
 
 
 @pytest.mark.invariant("L7", "L8")
 def test_messages_about_a_used_up_day_agree(cli: CommandLine) -> None:
-    """`state why`, `warehouse gaps` and `audit terminal` name one command, and it makes the day due."""
+    """`state why`, `warehouse gaps` and the list of terminal days name one command, and it makes the day due."""
     partition = parse_key(f"google_ads/{GOOD[0]}/campaign_daily/{datetime.now(UTC).date() - timedelta(days=9)}")
     with Ledger.opened(f"sqlite:///{cli.home / 'ledger.db'}") as ledger:
         for _ in range(RetryPolicy().max_attempts):
@@ -149,8 +154,8 @@ def test_messages_about_a_used_up_day_agree(cli: CommandLine) -> None:
     assert (why["given_up"], why["next_command"]) == (True, command)
     (gap,) = cli.run("warehouse", "gaps", "--query", partition.query_name, "--json").objects[:1]
     assert gap["next_command"] == command
-    (listed,) = cli.run("audit", "terminal", "--json").objects
-    assert listed["terminal"] == "given_up"
+    (listed,) = cli.run("state", "inspect", "--list", "terminal", "--json").objects
+    assert listed["given_up"]
     assert cli.run("state", "due", "--json").objects == []
     assert cli.run(*command.removeprefix("ads-pipeline ").replace("TEXT", "again").split()).code == 0
     (due,) = cli.run("state", "due", "--json").objects

@@ -317,19 +317,19 @@ def _remove_raw(world: World, act: Act) -> bool:
 _COMMANDS: Final = (
     "state withdraw {key} --reason nonsense --yes",
     "state demote {key} --reason nonsense --yes",
-    "state mark-terminal {key} --reason nonsense --yes",
+    "state terminal {key} --reason nonsense --yes",
     "state retry {key} --reason nonsense --yes",
     "state reprocess {key} --reason nonsense --yes",
     "state enqueue {key} --reason nonsense --yes",
     "state restore {key} --reason nonsense --yes",
-    "state clear-terminal {key} --reason nonsense --yes",
+    "state terminal {key} --clear --reason nonsense --yes",
     "state release --customer 2000000004 --reason nonsense",
     "state release --source google_ads --reason nonsense",
     "accounts discover",
     "reconcile",
     "doctor",
 )
-_QUIETING: Final = frozenset({"withdraw", "demote", "mark-terminal"})
+_QUIETING: Final = frozenset({"withdraw", "demote", "terminal"})
 
 
 def _operate(world: World, act: Act) -> bool:
@@ -339,7 +339,7 @@ def _operate(world: World, act: Act) -> bool:
         return False
     command = _COMMANDS[act.choice % len(_COMMANDS)].format(key=key)
     done = world.command(*command.split())
-    if _QUIETING & {*command.split()} and done["code"] == 0:
+    if _QUIETING & {*command.split()} and "--clear" not in command and done["code"] == 0:
         customer, query, day = key.split("/")
         world.quieted.add(f"{query} {customer} {day}")
     if done["code"] >= 70:  # an internal error, which no state justifies

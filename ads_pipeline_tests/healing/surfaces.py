@@ -18,7 +18,6 @@ from ads_pipeline.domain.days.conditions import CONDITIONS, READABLE_CONDITIONS,
 from ads_pipeline.lake.warehouse.table_values import WarehouseTable
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.operations.cli.main import app
-from ads_pipeline.operations.cli.state.attention import ConditionName
 from ads_pipeline.operations.report.content import LETTERS
 from ads_pipeline.operations.report.writing import ReportWriter
 from ads_pipeline.pipeline.days.day_conditions import UNREADABLE
@@ -27,9 +26,8 @@ from ads_pipeline.settings.environment import Settings
 
 DAYS: Final = "logical_date::VARCHAR AS day, customer_id, run_id, count(*) AS number"
 MANY: Final = ("--limit", "1000")  # more than a simulation has
-LISTED: Final = tuple(
-    argument for name in ConditionName if name is not ConditionName.STALE for argument in ("--condition", name)
-)
+UNLISTED: Final = {Condition.READABLE, Condition.RESTATED, Condition.NOT_EXPECTED}
+LISTED: Final = tuple(argument for name in Condition if name not in UNLISTED for argument in ("--condition", name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -329,7 +329,7 @@ _CONTROL: Final = (
     SELECT {_KEY}, 'reprocess', 'action-1', 1, action_at FROM seeds WHERE kind = 'plain' AND number % 1000 = 0""",
     """INSERT INTO control_actions
         (action_id, action, operator, command, filters, reason, partitions_changed, performed_at)
-    SELECT 'mark-1', 'mark_terminal', 'ada', 'state mark-terminal', '', 'given up', count(*), max(action_at)
+    SELECT 'mark-1', 'mark_terminal', 'ada', 'state terminal', '', 'given up', count(*), max(action_at)
     FROM seeds WHERE kind = 'due' AND number % 10 = 0""",
     f"""INSERT INTO control_action_partitions (action_id, {_KEY}, status_before, attempt_no)
     SELECT 'mark-1', {_KEY}, status, 1 FROM seeds WHERE kind = 'due' AND number % 10 = 0""",

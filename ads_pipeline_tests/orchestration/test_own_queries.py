@@ -13,6 +13,7 @@ from ads_pipeline.domain.errors import BadSettings
 from ads_pipeline.domain.partition import Run
 from ads_pipeline.orchestration.partitions import asset_keys
 from ads_pipeline.settings.environment import Settings, read_settings
+from ads_pipeline.settings.query_file import DEFAULT_QUERIES_FILE
 from ads_pipeline.validation.contract_registry import SHIPPED, read_contracts
 from ads_pipeline_tests.operations.cli.running import CommandLine, CommandResult
 from ads_pipeline_tests.orchestration.builders import open_location
@@ -31,6 +32,7 @@ from ads_pipeline.api import Row
 class Own(Row):
     clicks: st.LongType = Field(nullable=False)
 """
+OWN_CONTRACT = f"{MODEL}CONTRACTS = {{('{NAME}', '1'): Own}}"
 
 
 @pytest.fixture
@@ -169,7 +171,9 @@ def test_contracts_stand_beside_the_query_file(directory: Path, name: str) -> No
             64,
             "which both become the column recommendation_type; keep one",
         ),
-        (("init",), 64, "exists already; nothing was changed"),
+        (("new",), 64, "exists already; nothing was changed"),
+        (("new", "--gaql", GAQL), 64, "--gaql needs the name of the query"),
+        (("new", "a"), 64, "--gaql is missing"),
     ],
 )
 def test_refused_query_changes_nothing(directory: Path, arguments: tuple[str, ...], code: int, message: str) -> None:
@@ -187,7 +191,7 @@ def test_refused_query_changes_nothing(directory: Path, arguments: tuple[str, ..
 def test_first_contract_has_the_types_of_the_fields(directory: Path) -> None:
     """Types come from the client, where names mislead: a count, an id that is a text, a number, an attribute."""
     cli = CommandLine(home=directory / "home")
-    assert cli.run("queries", "init").code == 0
+    assert cli.run("queries", "new").code == 0
     fields = "metrics.phone_calls, segments.product_item_id, campaign.optimization_score, campaign.status"
     added = cli.run("queries", "new", "calls", "--gaql", f"{SELECT}, {fields} FROM campaign")
     assert (added.code, added.err) == (0, "")
@@ -204,17 +208,24 @@ def test_first_contract_has_the_types_of_the_fields(directory: Path) -> None:
 
 def test_query_file_may_be_copied_elsewhere(directory: Path) -> None:
     """The command prints the setting that names the copy."""
-    result = CommandLine(home=directory / "home").run("queries", "init", "reports")
+    result = CommandLine(home=directory / "home").run("queries", "new", "--directory", "reports")
     copy = directory / "reports" / "google_apis.yaml"
     assert f"export ADS_PIPELINE_QUERIES={copy}" in result.out
     assert copy.is_file()
 
 
-def test_shipped_query_file_is_never_changed(directory: Path) -> None:
-    """Without a query file of one's own, the message names the command that makes one."""
-    result = CommandLine(home=directory / "home").run("queries", "new", "a", "--gaql", GAQL)
-    assert result.code == 64
-    assert "ads-pipeline queries init" in result.err
+def test_first_query_is_added_to_a_copy_of_the_shipped_file(directory: Path) -> None:
+    """The shipped file is not changed. A deployment that has a file of its own gets no second one."""
+    cli, shipped = CommandLine(home=directory / "home"), DEFAULT_QUERIES_FILE.read_bytes()
+    added = cli.run("queries", "new", "a", "--gaql", GAQL, "--directory", "reports")
+    copy = directory / "reports" / "google_apis.yaml"
+    assert added.code == 0
+    assert f"export ADS_PIPELINE_QUERIES={copy}" in added.out
+    own = CommandLine(home=cli.home, more={"ADS_PIPELINE_QUERIES": str(copy)})
+    assert own.run("queries", "check", "--json").objects[-1]["query_name"] == "a"
+    refused = own.run("queries", "new", "b", "--gaql", GAQL, "--directory", "others")
+    assert (refused.code, (directory / "others").exists()) == (64, False)
+    assert DEFAULT_QUERIES_FILE.read_bytes() == shipped
 
 
 def test_query_is_not_inserted_where_queries_is_not_last(directory: Path) -> None:
@@ -227,11 +238,11 @@ def test_query_is_not_inserted_where_queries_is_not_last(directory: Path) -> Non
 
 
 def test_listed_queries_have_their_lines(directory: Path) -> None:
-    """`queries list --json` gives each query with its columns and its line in the file."""
-    settings = settings_for(directory, query_text(GAQL))
+    """`queries check --json` gives each query with its columns and its line in the file."""
+    settings = settings_for(directory, f"contracts: own.py\n{query_text(GAQL)}", OWN_CONTRACT)
     own = {"ADS_PIPELINE_QUERIES": str(settings.queries_file)}
-    (listed,) = CommandLine(home=directory / "home", more=own).run("queries", "list", "--json").objects
+    (listed,) = CommandLine(home=directory / "home", more=own).run("queries", "check", "--json").objects
     assert listed == {
         "query_name": NAME, "schema_version": "1", "columns": ["date", "customer_id", "clicks"],
-        "resource": "customer", "line": 5, "gaql": GAQL,
+        "resource": "customer", "line": 6, "gaql": GAQL,
     }  # fmt: skip

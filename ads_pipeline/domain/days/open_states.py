@@ -233,10 +233,10 @@ _FETCH_STATES: Final = (
         TerminalReason.MARKED,
         TerminalReason.TOO_MANY_ATTEMPTS,
         TerminalReason.TOO_OLD,
-        ended_by="an operator, by `state clear-terminal` or `state retry --clear-terminal`; a newly sealed run",
+        ended_by="an operator, by `state terminal --clear` or `state retry --clear-terminal`; a newly sealed run",
         within=NO_LIMIT,
         otherwise=_STAYS,
-        told="webhook, report, `audit terminal`",
+        told="webhook, report, `state inspect --list terminal`",
     ),
     open_state(
         StateKind.PARKING,
@@ -246,7 +246,7 @@ _FETCH_STATES: Final = (
         ended_by="an operator, by `state release`; the daily discovery releases accounts that are enabled again",
         within=NO_LIMIT,
         otherwise="nothing of it is fetched",
-        told="webhook, report, `audit parked`, `accounts list`",
+        told="webhook, report, `state inspect --list parked`, `accounts list`",
     ),
     open_state(
         StateKind.REQUEST,

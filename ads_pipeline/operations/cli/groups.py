@@ -1,78 +1,151 @@
-"""Loads a group of commands when one of them is used, so that the help of the program needs no database library."""
+"""The groups of commands, and the function of each command, which is loaded when the command is used or described.
 
-from collections.abc import Mapping
+So the help of the program needs no database library, and a command loads no module of another one.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cache
+from importlib import import_module
 from typing import Any, Final
 
 import typer
+from typer.core import TyperGroup
 
 from ads_pipeline.operations.cli.command_line.options import command
 
-# The sentence stands in the help of the program and of the group.
-GROUPS: Final[Mapping[str, str]] = {
-    "state": "Show which partitions are safe to read, and change their state.",
-    "raw": "List raw runs, and verify them against their seals.",
-    "warehouse": "Query the warehouse, and list loads and missing days.",
-    "events": "Show the events of runs.",
-    "ledger": "Copy the ledger, print its digest, set rights of roles.",
-    "audit": "List control actions, verdicts and their results.",
-    "accounts": "List and discover the accounts that are fetched.",
-    "queries": "List, check and add the queries of the query file.",
+MAX_SENTENCE: Final = 300
+ACTIONS: Final = (
+    *("acknowledge", "retry", "enqueue", "terminal", "reprocess", "withdraw", "demote", "restore", "rejudge"),
+    *("park", "release"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """The help of a group, and the function of each command as `module:function` below this folder."""
+
+    help: str
+    commands: Mapping[str, str]
+
+
+GROUPS: Final[Mapping[str, Group]] = {
+    "state": Group(
+        help="Show which partitions are safe to read, and change their state.",
+        commands={
+            "inspect": "state.listing:inspect",
+            "why": "state.why:print_report",
+            **{name: f"state.actions:{name}" for name in ACTIONS},
+            "due": "state.due:list_due",
+        },
+    ),
+    "raw": Group(
+        help="List raw runs, and verify them against their seals.",
+        commands={
+            "list": "raw.runs:list_runs",
+            "verify": "raw.runs:verify",
+            "report-failure": "raw.report_failure:report_failure",
+        },
+    ),
+    "warehouse": Group(
+        help="Query the warehouse, and list loads, restatements and missing days.",
+        commands={
+            "query": "warehouse.rows:query",
+            "loads": "warehouse.rows:loads",
+            "gaps": "warehouse.gaps:list_gaps",
+            "restatements": "warehouse.restatements:list_restatements",
+        },
+    ),
+    "events": Group(
+        help="Show the runs, their events and their snapshots.",
+        commands={
+            "runs": "deployment.events_commands:list_runs",
+            "tail": "deployment.events_commands:tail",
+        },
+    ),
+    "ledger": Group(
+        help="Copy or compare the ledger, set rights of roles, and delete old events.",
+        commands={
+            "copy": "deployment.ledger_commands:ledger_copy",
+            "roles": "deployment.ledger_commands:ledger_roles",
+            "retire-events": "deployment.retired_events:retire_events",
+        },
+    ),
+    "accounts": Group(
+        help="List and discover the accounts that are fetched.",
+        commands={
+            "list": "google_ads.accounts_commands:list_accounts",
+            "discover": "google_ads.accounts_commands:discover",
+        },
+    ),
+    "queries": Group(
+        help="Check the queries of the query file, and add queries.",
+        commands={
+            "check": "google_ads.queries_commands:check_queries",
+            "new": "google_ads.queries_commands:add_query",
+        },
+    ),
 }
 
 
+class HelpGroup(TyperGroup):
+    """Commands whose help shows the first sentence of each in full. An unknown name is answered with similar ones."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        rows = [(name, self._describe(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+    def _describe(self, ctx: Any, name: str) -> str:
+        found: Any = self.get_command(ctx, name)
+        return str(found.get_short_help_str(limit=MAX_SENTENCE))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command. For an unknown one, fail with the full names of commands of any group."""
+        name = args[0]
+        if not (ctx.resilient_parsing or name.startswith("-") or name in self.list_commands(ctx)):
+            program = ctx.find_root()
+            similar = _find_similar(name, program.command.list_commands(program))
+            hint = f" Did you mean {' or '.join(f'{program.info_name} {each}' for each in similar)}?"
+            ctx.fail(f"No such command {name!r}.{hint if similar else ''}")
+        return super().resolve_command(ctx, args)
+
+
+class CommandsOfGroup(HelpGroup):
+    """The commands of one group, each of which is loaded when it is used."""
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - Typer gives it
+        return list(GROUPS[str(self.name)].commands)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 - the same
+        function = GROUPS[str(self.name)].commands.get(cmd_name)
+        return None if function is None else _load_command(cmd_name, function)
+
+
 @cache
-def load_group(name: str, kind: type[Any]) -> Any:
-    """The group with this name, as Click's class of this kind."""
-    # Typer gives a group the settings of the program that contains it.
-    program = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
-    program.add_typer(_import_group(name), name=name, help=GROUPS[name], cls=kind, no_args_is_help=True)
-    program.callback()(_do_nothing)
-    return typer.main.get_group(program).commands[name]
+def load_group(name: str) -> CommandsOfGroup:
+    """The group with this name. None of its commands is loaded yet."""
+    return CommandsOfGroup(name=name, help=GROUPS[name].help, no_args_is_help=True, rich_markup_mode=None)
 
 
-def _do_nothing() -> None: ...
+@cache
+def _load_command(name: str, function: str) -> Any:
+    module, _colon, attribute = function.partition(":")
+    found: Callable[..., Any] = getattr(import_module(f"{__package__}.{module}"), attribute)
+    program = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
+    command(program, name)(found)
+    return typer.main.get_command(program)
 
 
-def _import_group(name: str) -> typer.Typer:  # noqa: PLR0911 - one branch for each group
-    match name:
-        case "state":
-            from ads_pipeline.operations.cli.state.actions import add_action_commands  # noqa: PLC0415
-            from ads_pipeline.operations.cli.state.listing import state  # noqa: PLC0415
-            from ads_pipeline.operations.cli.state.why import print_report  # noqa: PLC0415
+def _find_similar(name: str, top: Sequence[str]) -> list[str]:
+    """The full names of the commands with this name, or else with the most similar one."""
+    full_names = [*top, *_list_full_names()]
+    names = {each.rpartition(" ")[2] for each in full_names}
+    nearest = [name] if name in names else get_close_matches(name, names, n=1)
+    return [each for each in full_names if each.rpartition(" ")[2] in nearest]
 
-            command(state, "why")(print_report)
-            add_action_commands(state)
-            return state
-        case "raw":
-            from ads_pipeline.operations.cli.raw.report_failure import report_failure  # noqa: PLC0415
-            from ads_pipeline.operations.cli.raw.runs import raw_runs  # noqa: PLC0415
 
-            command(raw_runs, "report-failure")(report_failure)
-            return raw_runs
-        case "warehouse":
-            from ads_pipeline.operations.cli.warehouse.gaps import list_gaps  # noqa: PLC0415
-            from ads_pipeline.operations.cli.warehouse.rows import warehouse  # noqa: PLC0415
-
-            command(warehouse, "gaps")(list_gaps)
-            return warehouse
-        case "events":
-            from ads_pipeline.operations.cli.deployment.events_commands import run_events  # noqa: PLC0415
-
-            return run_events
-        case "ledger":
-            from ads_pipeline.operations.cli.deployment.ledger_commands import ledger  # noqa: PLC0415
-
-            return ledger
-        case "audit":
-            from ads_pipeline.operations.cli.state.audit import audit  # noqa: PLC0415
-
-            return audit
-        case "accounts":
-            from ads_pipeline.operations.cli.google_ads.accounts_commands import accounts  # noqa: PLC0415
-
-            return accounts
-        case _:
-            from ads_pipeline.operations.cli.google_ads.queries_commands import queries  # noqa: PLC0415
-
-            return queries
+def _list_full_names() -> Iterator[str]:
+    for name, group in GROUPS.items():
+        yield from (f"{name} {each}" for each in group.commands)

@@ -11,34 +11,17 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
-from typer.core import TyperGroup
 
 from ads_pipeline.domain.days.conditions import CONDITIONS
-from ads_pipeline.domain.errors import BadCommand
 from ads_pipeline.domain.log_lines import configure_logging
 from ads_pipeline.domain.quoting import count_of
 from ads_pipeline.lake.storage.durable_files import leave_access_to_umask
 from ads_pipeline.operations.cli.command_line.exit_codes import CommandGroup
-from ads_pipeline.operations.cli.command_line.options import AsJson, Filters, Queries, command
+from ads_pipeline.operations.cli.command_line.options import AsJson, Filters, Page, Queries, command
 from ads_pipeline.operations.cli.command_line.parsing import open_ledger, parse_queries
-from ads_pipeline.operations.cli.groups import GROUPS, load_group
+from ads_pipeline.operations.cli.groups import GROUPS, HelpGroup, load_group
 from ads_pipeline.settings.environment import Settings, find_log_format, has_access_by_umask
 from ads_pipeline.spark.engine_address import LOCATION, engine_directory
-
-MAX_SENTENCE: Final = 300
-
-
-class HelpGroup(TyperGroup):
-    """Commands whose help shows the first sentence of each command in full."""
-
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        rows = [(name, self._describe(ctx, name)) for name in self.list_commands(ctx)]
-        with formatter.section("Commands"):
-            formatter.write_dl(rows)
-
-    def _describe(self, ctx: Any, name: str) -> str:
-        found: Any = self.get_command(ctx, name)
-        return str(found.get_short_help_str(limit=MAX_SENTENCE))
 
 
 class Program(HelpGroup, CommandGroup):
@@ -48,10 +31,7 @@ class Program(HelpGroup, CommandGroup):
         return [*super().list_commands(ctx), *GROUPS]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        return load_group(cmd_name, HelpGroup) if cmd_name in GROUPS else super().get_command(ctx, cmd_name)
-
-    def _describe(self, ctx: Any, name: str) -> str:
-        return GROUPS.get(name) or super()._describe(ctx, name)
+        return load_group(cmd_name) if cmd_name in GROUPS else super().get_command(ctx, cmd_name)
 
 
 WithGoogleAds = Annotated[
@@ -64,7 +44,6 @@ WithGoogleAds = Annotated[
 app: Final = typer.Typer(
     cls=Program,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"max_content_width": 120},
@@ -239,7 +218,6 @@ def backfill(
     settings: Settings,
     filters: Filters,
     *,
-    only_plan: Annotated[bool, typer.Option("--plan", help="Print the plan; required, nothing is fetched.")] = False,
     again: Annotated[bool, typer.Option("--again", help="Include days that are accepted already.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -249,8 +227,6 @@ def backfill(
     it plans every day from the query file's start_date to yesterday, of every query and known account. Parked,
     unfinished and unrecoverable days are left out and counted. It makes no call.
     """
-    if not only_plan:
-        raise BadCommand('give --plan to see the plan; "ads-pipeline state enqueue" requests the days')
     from ads_pipeline.operations.cli.google_ads.backfill import plan_backfill  # noqa: PLC0415 - only this command needs it
 
     plan_backfill(settings, filters, again=again, as_json=as_json)
@@ -267,9 +243,12 @@ def reconcile(
     """Repair differences between the ledger, the pointers and the Delta tables.
 
     It finishes the work of runs that died: it first removes rows that must not be read, then loads accepted runs and
-    moves their pointers. It is safe beside running loads. It also writes partition_status.parquet. The hourly job
-    "reconcile" does the same. Spark starts only when something needs repair. Exit code: 0 when no difference is
-    left, else 1.
+    moves their pointers. It is safe beside running loads. Spark starts only when something needs repair.
+
+    It also folds new events into the snapshots of runs, closes the runs of commands that were killed more than two
+    hours ago, and writes partition_status.parquet for DuckDB, notebooks and dashboards: the last materialization and
+    its run, the last attempt, and since when and why each asset partition is stale. The hourly job "reconcile" and
+    the sensors of Dagster do the same. Exit code: 0 when no difference is left, else 1.
     """
     from ads_pipeline.operations.cli.warehouse import reconcile  # noqa: PLC0415 - it loads DuckDB and Spark's client
 
@@ -277,21 +256,24 @@ def reconcile(
     return work(settings, parse_queries(query, settings), as_json=as_json)
 
 
-@command(app, "restatements")
-def restatements(
+@command(app, "audit")
+def audit(
     settings: Settings,
-    filters: Filters,
+    page: Page,
     *,
-    changed: Annotated[bool, typer.Option("--changed", help="Only restatements that changed a figure.")] = False,
+    action: Annotated[
+        str | None,
+        typer.Option("--action", metavar="ACTION_ID", help="List the partitions that this action changed."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the accepted runs that replaced an accepted run, with rows, cost and conversions before and after.
+    """List the control actions of operators and of the retry policy, newest first.
 
-    Costs are in units of the account's currency. Figures that the contract does not have are left empty.
+    Each with its time, operator, command, filters, reason and number of changed partitions.
     """
-    from ads_pipeline.operations.cli.warehouse.restatements import list_restatements  # noqa: PLC0415 - only this command needs it
+    from ads_pipeline.operations.cli.state.audit import list_actions  # noqa: PLC0415 - only this command needs it
 
-    list_restatements(settings, filters, changed=changed, as_json=as_json)
+    list_actions(settings, page, action=action, as_json=as_json)
 
 
 def main() -> None:

@@ -209,7 +209,7 @@ def check_snapshots(deployment: Deployment) -> Iterator[Finding]:
     lag = deployment.ledger.events.get_lag()
     if lag > MAX_SNAPSHOT_LAG:
         problem = f"the run snapshots are {lag.total_seconds():,.0f} s behind the events"
-        yield make_warning("the event log", problem, "ads-pipeline events follow --once")
+        yield make_warning("the event log", problem, "ads-pipeline reconcile")
 
 
 def _find_settings_skip_reason(deployment: Deployment) -> str | None:

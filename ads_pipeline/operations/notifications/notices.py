@@ -68,7 +68,7 @@ KINDS: Final[Mapping[Kind, KindText]] = {
     Kind.TERMINAL: KindText(
         label="No more retries",
         meaning="The day failed too often, is too old, or was marked by an operator.",
-        command="ads-pipeline audit terminal {selection}",
+        command="ads-pipeline state inspect --list terminal {selection}",
     ),
     Kind.LOAD_FAILED: KindText(
         label="Load failed",
@@ -88,13 +88,13 @@ KINDS: Final[Mapping[Kind, KindText]] = {
     Kind.PARKED: KindText(
         label="Parked",
         meaning="An account or a query is not fetched until an operator releases it.",
-        command="ads-pipeline audit parked",
+        command="ads-pipeline state inspect --list parked",
     ),
     Kind.ON_HOLD: KindText(
         label="On hold",
         meaning="For an hour nothing of the source or of an account could be fetched. It goes on by itself, and a "
         "command lifts the hold.",
-        command="ads-pipeline audit parked",
+        command="ads-pipeline state inspect --list parked",
     ),
     Kind.DISCOVERY_FAILED: KindText(
         label="Discovery failed",

@@ -44,10 +44,10 @@ ENQUEUE: Final = OperatorAction(
     name="enqueue", becomes="pending, requested", control=Action.ENQUEUE, statuses=frozenset({Status.PENDING})
 )
 MARK: Final = OperatorAction(
-    name="mark-terminal", becomes="{status}, terminal", control=Action.MARK_TERMINAL, statuses=_FAILED
+    name="mark terminal", becomes="{status}, terminal", control=Action.MARK_TERMINAL, statuses=_FAILED
 )
 CLEAR: Final = OperatorAction(
-    name="clear-terminal", becomes="{status}, not marked", control=Action.CLEAR_TERMINAL, statuses=_ANY
+    name="clear terminal", becomes="{status}, not marked", control=Action.CLEAR_TERMINAL, statuses=_ANY
 )
 ACKNOWLEDGE: Final = OperatorAction(
     name="acknowledge", becomes="acknowledged", control=Action.ACKNOWLEDGE, statuses=_ANY

@@ -254,7 +254,7 @@ def _advise_on_obstacle(facts: PartitionFacts) -> Step | None:
     if facts.parked_option:
         return _advise_release(facts)
     if facts.terminal:
-        return _step("it is marked as terminal; to produce it anyway: {}", _action("clear-terminal", facts))
+        return _step("it is marked as terminal; to produce it anyway: {}", _action("terminal", facts, " --clear"))
     if facts.given_up:
         text = f"its fetches were given up, {facts.given_up}; find the cause, then: "
         return _step(text + "{}", _action("retry", facts))

@@ -42,9 +42,7 @@ def _load_demo(home: Path, request: pytest.FixtureRequest) -> Demo:
             until=UNTIL,
         )
         deployment.pipeline.judge_and_load(demo.landed)
-    DemoCommandLine(home=home, demo=demo).run(
-        "events", "follow", "--once"
-    )  # otherwise "behind" marks would depend on timing
+    DemoCommandLine(home=home, demo=demo).fold_events()  # otherwise "behind" marks would depend on timing
     return demo
 
 

@@ -13,7 +13,10 @@ from typing import Any
 from typer.testing import CliRunner
 
 from ads_pipeline.demo.made_up_reports import Demo
+from ads_pipeline.ledger.events.snapshots import Follower
+from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.operations.cli.main import app
+from ads_pipeline.settings.environment import read_settings
 
 UNTIL = date(2026, 3, 9)
 WEEK = ("--since", "2026-03-02", "--until", "2026-03-08")
@@ -55,6 +58,12 @@ class CommandLine:
         if done.exception is not None and not isinstance(done.exception, SystemExit):
             raise done.exception
         return CommandResult(code=done.exit_code, out=done.stdout, err=done.stderr)
+
+    def fold_events(self) -> None:
+        """Bring the snapshots of all runs up to date, as the sensor `run_completion` does."""
+        settings = read_settings({"ADS_PIPELINE_HOME": str(self.home)} | dict(self.more))
+        with Ledger.opened(settings.database_url, create=False) as ledger:
+            Follower(ledger.events).catch_up()
 
     def process(self, *arguments: str, **environ: str) -> CommandResult:
         """Run the command as a process, without a terminal and without the caller's settings."""

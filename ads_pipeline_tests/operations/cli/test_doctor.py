@@ -101,10 +101,10 @@ def test_healthy_deployment_has_no_findings(healthy_cli: CommandLine) -> None:
 def test_doctor_changes_nothing(healthy_cli: CommandLine) -> None:
     """No file and no row changes, whether or not there are findings."""
     (run_directory(healthy_cli, current_run(healthy_cli)) / PAYLOAD).unlink()
-    before = read_tree(healthy_cli.home), healthy_cli.run("ledger", "digest").out
+    before = read_tree(healthy_cli.home), healthy_cli.run("ledger", "copy", "--verify").out
     assert healthy_cli.process("doctor").code == 1
     assert healthy_cli.run("doctor", "--json").code == 1
-    assert (read_tree(healthy_cli.home), healthy_cli.run("ledger", "digest").out) == before
+    assert (read_tree(healthy_cli.home), healthy_cli.run("ledger", "copy", "--verify").out) == before
 
 
 def test_quick_skips_slow_checks(healthy_cli: CommandLine) -> None:
@@ -172,14 +172,14 @@ def test_damage_of_rejected_run_is_not_reported(healthy_cli: CommandLine) -> Non
     with Ledger.opened(f"sqlite:///{healthy_cli.home / 'ledger.db'}") as ledger:
         SealRegister(raw=raw, registrations=ledger.registrations).get_or_register([cut])
         record_verdict(ledger, rejection(cut))
-    healthy_cli.run("events", "follow", "--once")
+    healthy_cli.fold_events()
     assert healthy_cli.run("doctor").code == 0
     sound = Run(key=PARTITION, run_id="sound")
     raw.land(sound, [{"a": 1}], seal_facts())
     with Ledger.opened(f"sqlite:///{healthy_cli.home / 'ledger.db'}") as ledger:
         SealRegister(raw=raw, registrations=ledger.registrations).get_or_register([sound])
         record_verdict(ledger, rejection(sound))
-    healthy_cli.run("events", "follow", "--once")
+    healthy_cli.fold_events()
     (run_directory(healthy_cli, sound) / PAYLOAD).unlink()
     assert healthy_cli.run("doctor").code == 0
     shutil.rmtree(run_directory(healthy_cli, sound))
@@ -194,7 +194,7 @@ def test_unjudged_runs_are_warnings(healthy_cli: CommandLine) -> None:
     RawRuns(raw).land(Run(key=PARTITION, run_id="unregistered"), [], seal_facts())
     with Ledger.opened(f"sqlite:///{healthy_cli.home / 'ledger.db'}") as ledger:
         registered_runs(ledger, PARTITION, "gone")
-    healthy_cli.run("events", "follow", "--once")
+    healthy_cli.fold_events()
     (raw / PARTITION.path / "run_id=a b").mkdir()
     findings = {(each["location"], each["severity"]): each["problem"] for each in find_problems(healthy_cli)}
     assert findings == {
@@ -286,7 +286,7 @@ def test_unloaded_partition_is_a_warning(empty_cli: CommandLine) -> None:
         accepted_runs(ledger, keys(12))
     (empty_cli.home / "raw").mkdir(mode=0o700)
     (empty_cli.home / "raw" / "google_ads").mkdir()
-    empty_cli.run("events", "follow", "--once")
+    empty_cli.fold_events()
     objects = find_problems(empty_cli)
     assert [each["check"] for each in objects] == ["raw"] * 12 + ["tables"] * 12
     assert {(each["severity"], each["problem"]) for each in objects[12:]} == {
@@ -306,7 +306,7 @@ def test_unfinished_demotion_is_an_error_after_an_hour(
     run = current_run(healthy_cli)
     with Ledger.opened(f"sqlite:///{healthy_cli.home / 'ledger.db'}") as ledger:
         ledger.verdicts.begin_demotions([rejection(run, validation_id="v2")])
-    healthy_cli.run("events", "follow", "--once")
+    healthy_cli.fold_events()
     execute_sql(healthy_cli, f"UPDATE demotions SET started_at = '{instant_text(datetime.now(UTC) - age)}'")
     finding = find_only_problem(healthy_cli)
     assert (finding["check"], finding["severity"], finding["location"]) == ("demotions", severity, str(run))
@@ -333,7 +333,7 @@ def open_run(cli: CommandLine, silence: timedelta) -> str:
     with Ledger.opened(f"sqlite:///{cli.home / 'ledger.db'}") as ledger:
         run_id = ledger.origin.run_id
         ledger.actions.execute(Action.REPROCESS, [PARTITION], action_request())
-    cli.run("events", "follow", "--once")
+    cli.fold_events()
     at = instant_text(datetime.now(UTC) - silence)
     execute_sql(
         cli,
@@ -436,7 +436,7 @@ def test_lagging_snapshots_are_reported(healthy_cli: CommandLine) -> None:
         "engine_run_ref, idempotency_key, emitted_at, persisted_at, NULL, NULL, NULL FROM run_events LIMIT 1",
     )
     (finding,) = [each for each in find_problems(healthy_cli) if each["check"] == "snapshots"]
-    assert finding["next"] == "ads-pipeline events follow --once"
+    assert finding["next"] == "ads-pipeline reconcile"
     assert "behind the events" in finding["problem"]
 
 
@@ -531,7 +531,7 @@ def test_postgres_gives_the_same_findings(postgres_url: str, tmp_path: Path) -> 
         ledger.verdicts.begin_demotions([rejection(Run(key=keys(1)[0], run_id="r1"), validation_id="v2")])
     (tmp_path / "raw").mkdir(mode=0o700)
     (tmp_path / "raw" / "google_ads").mkdir()
-    cli.run("events", "follow", "--once")
+    cli.fold_events()
     findings = {(each["check"], each["severity"]) for each in find_problems(cli)}
     assert findings == {("raw", "error"), ("tables", "warning"), ("demotions", "warning")}
 

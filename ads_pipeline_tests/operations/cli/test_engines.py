@@ -9,10 +9,9 @@ COMMANDS = (
     ("state", "inspect"),
     ("state", "due"),
     ("state", "why", "1/campaign_daily/2026-01-01"),
-    ("state", "publish"),
+    ("reconcile",),
     ("events", "runs"),
-    ("events", "follow", "--once"),
-    ("audit", "actions"),
+    ("audit",),
     ("metrics",),
     ("doctor", "--quick"),
 )

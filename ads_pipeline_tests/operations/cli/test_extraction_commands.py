@@ -115,13 +115,13 @@ def test_plan_counts_operations_and_days(cli: CommandLine, ledger: Ledger) -> No
     since = until - timedelta(days=61)
     accepted_runs(ledger, [key(FIRST, day=until)])
     window = ("--since", str(since), "--until", str(until))
-    (plan,) = cli.run("backfill", "--plan", *window, "--json").objects
+    (plan,) = cli.run("backfill", *window, "--json").objects
     assert (plan["partitions"], plan["operations"], plan["fresh_operations"]) == (123, 4, 0)
     assert plan["skipped"] == {"accepted already": 1, f"parked: account {SECOND}": 62}
     assert (plan["left_for_backfills"], plan["left_for_fresh"], plan["days_to_finish"]) == (5, 10, 0)
-    (again,) = cli.run("backfill", "--plan", *window, "--again", "--json").objects
+    (again,) = cli.run("backfill", *window, "--again", "--json").objects
     assert (again["partitions"], again["operations"]) == (124, 4)
-    assert "4 (0 for fresh days)" in cli.run("backfill", "--plan", *window).out
+    assert "4 (0 for fresh days)" in cli.run("backfill", *window).out
 
 
 def test_plan_says_when_a_spent_budget_is_enough(cli: CommandLine, ledger: Ledger) -> None:
@@ -131,24 +131,25 @@ def test_plan_says_when_a_spent_budget_is_enough(cli: CommandLine, ledger: Ledge
         operation = Operation(source="google_ads")
         assert isinstance(ledger.quota.reserve(operation, QuotaLimits(daily_operations=10)), Granted)
     window = ("--since", str(today() - timedelta(days=99)), "--until", str(today() - timedelta(days=5)))
-    (plan,) = cli.run("backfill", "--plan", *window, "--json").objects
+    (plan,) = cli.run("backfill", *window, "--json").objects
     # Four ranges for each of two accounts. Of five operations a day that are not for fresh days, the last rereads
     # take two, and discovery two: one for the manager, and one for conversion windows.
     assert (plan["operations"], plan["used"], plan["left_for_backfills"]) == (8, 4, 5)
     assert (plan["daily_need"], plan["days_to_finish"]) == (6, 3)
-    assert "in about 3 days" in cli.run("backfill", "--plan", *window).out
+    assert "in about 3 days" in cli.run("backfill", *window).out
 
 
-def test_backfill_without_plan_is_refused(cli: CommandLine, ledger: Ledger) -> None:
-    """The message names the command that requests days."""
-    refused = cli.run("backfill")
-    assert (refused.code, "state enqueue" in refused.err) == (64, True)
+def test_plan_names_the_command_that_requests_days(cli: CommandLine, ledger: Ledger) -> None:
+    """The plan itself fetches and requests nothing."""
+    plan = cli.run("backfill", "--customer", FIRST)
+    assert (plan.code, "state enqueue" in plan.out) == (0, True)
+    assert "nothing is due" in cli.run("state", "due").out
 
 
 def test_plan_of_unknown_customers_names_discovery(cli: CommandLine, ledger: Ledger) -> None:
     """Without accounts and partitions there is nothing to plan; a customer by name is planned."""
-    assert "accounts discover" in cli.run("backfill", "--plan").err
-    (plan,) = cli.run("backfill", "--plan", "--customer", FIRST, "--json").objects
+    assert "accounts discover" in cli.run("backfill").err
+    (plan,) = cli.run("backfill", "--customer", FIRST, "--json").objects
     assert plan["operations"] == 4
 
 
@@ -164,16 +165,19 @@ def test_restatements_stand_beside_what_they_replaced(cli: CommandLine, ledger: 
     before = Measures(cost_micros=12_500_000, conversions=1.0, conversions_value=10.0)
     after = replace(before, conversions=3.5)
     restate(ledger, before, after, after)
-    rows = cli.run("restatements", "--json").objects
+    rows = cli.run("warehouse", "restatements", "--json").objects
     assert [(row["attempt_no"], row["before"]["conversions"], row["after"]["conversions"]) for row in rows] == [
         (2, 1.0, 3.5),
         (3, 3.5, 3.5),
     ]
     assert rows[0]["after"]["cost"] == 12.5
-    shown = cli.run("restatements", "--changed")
+    shown = cli.run("warehouse", "restatements", "--changed")
     assert "1 → 3.5" in shown.out
     assert shown.lines[-1] == "1 restatement"
-    assert cli.run("restatements", "--customer", SECOND).lines[-1] == f"0 restatements match --customer {SECOND}"
+    assert (
+        cli.run("warehouse", "restatements", "--customer", SECOND).lines[-1]
+        == f"0 restatements match --customer {SECOND}"
+    )
 
 
 def test_why_shows_the_account_and_its_day(cli: CommandLine, ledger: Ledger) -> None:
@@ -242,7 +246,7 @@ def test_lists_show_whether_the_figures_are_final(cli: CommandLine, ledger: Ledg
 
 
 def test_parked_source_is_shown_and_released(cli: CommandLine, ledger: Ledger) -> None:
-    """`state why` of every partition, `audit parked` and `state due` name it; `state release --source` lifts it."""
+    """`state why` of each partition, `--list parked` and `state due` name it; `state release` lifts it."""
     failed = FailedFetch(
         key=key(FIRST, day=today() - timedelta(days=5)), error_class="credentials_refused", error_message="x"
     )
@@ -254,12 +258,12 @@ def test_parked_source_is_shown_and_released(cli: CommandLine, ledger: Ledger) -
         [f"fix the credentials or the API version, then: {release}"],
     )
     assert "source google_ads" in cli.run("state", "due").out
-    assert [row["scope"] for row in cli.run("audit", "parked", "--json").objects] == ["source"]
+    assert [row["scope"] for row in cli.run("state", "inspect", "--list", "parked", "--json").objects] == ["source"]
     wrong = cli.run("state", "release", "--source", "other", "--reason", "test", "--yes")
     assert (wrong.code, "defines the source google_ads" in wrong.err) == (64, True)
     both = cli.run("state", "release", "--source", "google_ads", "--customer", FIRST, "--reason", "test", "--yes")
     assert both.code == 64
     assert cli.run("state", "release", "--source", "google_ads", "--reason", "renewed", "--yes").code == 0
-    assert cli.run("audit", "parked", "--json").objects == []
+    assert cli.run("state", "inspect", "--list", "parked", "--json").objects == []
     (why,) = cli.run("state", "why", str(failed.key), "--json").objects
     assert (why["parked"], why["next_retry_reason"]) == ([], "the credentials were refused; released since")

@@ -17,7 +17,7 @@ READ_COMMANDS = [
     ("report",),
     ("metrics",),
     ("events", "runs"),
-    ("audit", "actions"),
+    ("audit",),
     ("accounts", "list"),
     ("reconcile", "--plan"),
 ]

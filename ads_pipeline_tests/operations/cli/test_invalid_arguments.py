@@ -7,7 +7,7 @@ from ads_pipeline_tests.operations.cli.state.builders import FAILED, REASON, SUC
 
 DAY = ("--since", "2026-02-01")
 PARTITION = str(SUCCESSFUL[0])
-ACTIONS = ("retry", "mark-terminal", "clear-terminal", "reprocess", "withdraw", "demote", "restore")
+ACTIONS = ("retry", "terminal", "reprocess", "withdraw", "demote", "restore")
 UNREACHABLE_SPARK = {"ADS_PIPELINE_SPARK": "spark://127.0.0.1:1"}
 
 # arguments of every action command -> part of the error message
@@ -57,14 +57,14 @@ SINGLE_COMMANDS = {
     "release an unknown query": (("state", "release", "--query", "campaign_dayly", *REASON), "did you mean"),
     "release an unknown account": (("state", "release", "--customer", "1011", *REASON), "did you mean 101?"),
     "due with an unknown query": (("state", "due", "--query", "campaign_dayly"), "did you mean campaign_daily?"),
-    "unknown action": (("audit", "actions", "--action", "nothing"), '"ads-pipeline audit actions" lists them'),
+    "unknown action": (("audit", "--action", "nothing"), '"ads-pipeline audit" lists them'),
     "after an unknown action": (
-        ("audit", "actions", "--after", "nothing"),
-        '"ads-pipeline audit actions" lists them',
+        ("audit", "--after", "nothing"),
+        '"ads-pipeline audit" lists them',
     ),
-    "invalid action id": (("audit", "actions", "--action", "a b"), "action_id: 'a b' is refused"),
-    "after an invalid partition": (("audit", "terminal", "--after", "x"), "it must be source/"),
-    "after an invalid attempt": (("audit", "attempts", "--after", PARTITION), "YYYY-MM-DD/number"),
+    "invalid action id": (("audit", "--action", "a b"), "action_id: 'a b' is refused"),
+    "after an invalid partition": (("state", "inspect", "--list", "terminal", "--after", "x"), "it must be source/"),
+    "after an invalid attempt": (("state", "why", "--attempts", "--after", PARTITION), "YYYY-MM-DD/number"),
 }
 # commands that Typer itself refuses
 REFUSED_BY_TYPER = {
@@ -75,8 +75,8 @@ REFUSED_BY_TYPER = {
     "run for another command": ("state", "demote", PARTITION, "--run", "r1", *REASON),
     "two accounts at once": ("state", "park", "101", *REASON),
     "no such command": ("state", "retri", "--all", *REASON),
-    "no such list": ("audit", "act"),
-    "too many": ("audit", "actions", "--limit", "10001"),
+    "no such list": ("state", "inspect", "--list", "act"),
+    "too many": ("audit", "--limit", "10001"),
 }
 
 

@@ -60,7 +60,6 @@ def test_operators_day_in_a_bucket(tmp_path: Path, postgres_url: str, s3_locatio
     assert run("reconcile", "--plan", code=1).out
     run("reconcile")
     assert run("warehouse", "query", SHOWN, "--json").objects == before
-    run("state", "publish")
     assert "sealed runs" in run("raw", "verify", code=1).lines[-1]  # the demo has a damaged run
     lake_check = next(line for line in run("doctor").lines if line.split()[1:2] == ["lake"])
     assert lake_check.startswith("ok")

@@ -40,7 +40,7 @@ def test_a_copied_ledger_gives_the_same_answers(
     assert "unset ADS_PIPELINE_DATABASE_URL" in back.lines[1]
     assert PASSWORD not in back.out + back.err
     for cli in (on_postgres, CommandLine(home=home)):
-        for words in (("ledger", "digest"), ("state", "inspect"), ("raw", "list", "--json")):
+        for words in (("ledger", "copy", "--verify"), ("state", "inspect"), ("raw", "list", "--json")):
             assert cli.run(*words).out == demo_cli.run(*words).out
 
 
@@ -97,18 +97,33 @@ def test_copy_needs_a_ledger(tmp_path: Path) -> None:
     assert not (tmp_path / "copy.db").exists()
 
 
-def test_digest_prints_one_line_for_each_table(empty_cli: CommandLine) -> None:
-    """The table fits 80 columns; --json has all digits."""
-    before = empty_cli.run("ledger", "digest")
+def test_copy_is_compared_with_its_source(empty_cli: CommandLine, tmp_path: Path) -> None:
+    """Equal ledgers exit with 0. Otherwise the tables that differ are named, and the exit code is 1."""
+    target = f"sqlite:///{tmp_path / 'copy.db'}"
+    assert empty_cli.run("ledger", "copy").code == 64
+    assert empty_cli.run("ledger", "copy", "--to", target).code == 0
+    same = empty_cli.run("ledger", "copy", "--verify", "--to", target)
+    assert (same.code, same.lines[-1]) == (0, "all digests match")
     with Ledger.opened(f"sqlite:///{empty_cli.home / 'ledger.db'}") as ledger:
         accepted_runs(ledger, keys(2))
-    after = empty_cli.run("ledger", "digest")
+    different = empty_cli.run("ledger", "copy", "--verify", "--to", target)
+    assert different.code == 1
+    assert different.lines[-1].startswith("differing tables: ")
+    assert "partition_state" in different.out.partition("differing tables: ")[2]
+
+
+def test_digest_prints_one_line_for_each_table(empty_cli: CommandLine) -> None:
+    """The table fits 80 columns; --json has all digits."""
+    before = empty_cli.run("ledger", "copy", "--verify")
+    with Ledger.opened(f"sqlite:///{empty_cli.home / 'ledger.db'}") as ledger:
+        accepted_runs(ledger, keys(2))
+    after = empty_cli.run("ledger", "copy", "--verify")
     assert after.code == 0
     assert max(map(len, after.lines)) <= 80
     assert any(line.split()[:2] == ["partition_state", "2"] for line in after.lines)
     assert len(after.lines[-1]) == 64
     assert after.lines[-1] != before.lines[-1]
-    *tables, whole = empty_cli.run("ledger", "digest", "--json").objects
+    *tables, whole = empty_cli.run("ledger", "copy", "--verify", "--json").objects
     assert (whole["table"], whole["sha256"]) == (None, after.lines[-1])
     assert whole["rows"] == sum(each["rows"] for each in tables)
     assert {"runs": 2, "attempts": 2}.items() <= {each["table"]: each["rows"] for each in tables}.items()

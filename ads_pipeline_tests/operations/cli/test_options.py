@@ -13,14 +13,14 @@ from ads_pipeline_tests.operations.cli.running import WEEK, CommandLine, DemoCom
 LISTINGS = (
     ("state", "inspect"),
     ("state", "due"),
-    ("audit", "terminal"),
-    ("audit", "attempts"),
+    ("state", "inspect", "--list", "terminal"),
+    ("state", "why", "--attempts"),
     ("raw", "list"),
     ("raw", "verify"),
     ("warehouse", "gaps"),
 )
 ACTIONS = (
-    *("acknowledge", "retry", "enqueue", "mark-terminal", "clear-terminal"),
+    *("acknowledge", "retry", "enqueue", "terminal"),
     *("reprocess", "withdraw", "demote", "restore"),
 )
 SELECTING = (*LISTINGS, *(("state", action) for action in ACTIONS))
@@ -52,7 +52,7 @@ def test_every_command_has_both_spellings() -> None:
 
 def test_help_shows_aliases(empty_cli: CommandLine) -> None:
     """The help shows the aliases of an option beside it."""
-    output = " ".join(empty_cli.run("audit", "attempts", "--help").out.split())
+    output = " ".join(empty_cli.run("state", "why", "--attempts", "--help").out.split())
     for option in ("--customer, --customer-id ID", "--query, --query-name NAME", "--logical-date YYYY-MM-DD"):
         assert option in output
 

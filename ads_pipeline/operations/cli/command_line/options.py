@@ -1,10 +1,10 @@
 """Declares the options of all commands, groups of them, and how a function becomes a command.
 
-A command is a function with a docstring, added by `command`:
+A command is a function with a docstring, added by `command`, or by a line in `groups` for a command of a group:
 
-    @command(audit, "terminal")
-    def list_terminal(settings: Settings, filters: Filters, page: Page, *, as_json: AsJson = False) -> None:
-        \"\"\"List the failed partitions that are terminal.\"\"\"
+    @command(app, "metrics")
+    def metrics(settings: Settings, filters: Filters, *, as_json: AsJson = False) -> None:
+        \"\"\"Print the state of the deployment.\"\"\"
 
 A parameter that is a dataclass stands for the options that the dataclass declares. `parsing` checks names and dates.
 """
@@ -20,6 +20,7 @@ import typer
 
 from ads_pipeline.domain.quoting import count_of
 from ads_pipeline.ledger.sql.ledger_values import MAX_PAGE_SIZE, StateFilter
+from ads_pipeline.operations.cli.command_line.logged_commands import RecordedCommand
 from ads_pipeline.operations.cli.command_line.parsing import DateWindow, parse_customers, parse_queries, parse_window
 from ads_pipeline.settings.environment import Settings, read_settings
 
@@ -55,6 +56,9 @@ OneOrMostUrgent = Annotated[
         help="customer/query/YYYY-MM-DD, with or without source/ in front. Default: the most urgent day.",
     ),
 ]
+RUN_HELP: Final = "The run id, or at least its first four characters."
+RunName = Annotated[str, typer.Argument(metavar="RUN", help=RUN_HELP)]
+OptionalRunName = Annotated[str | None, typer.Argument(metavar="RUN", help=RUN_HELP)]
 Reason = Annotated[str, typer.Option(metavar="TEXT", help="The reason; it is logged with the action.")]
 Operator = Annotated[str | None, typer.Option(metavar="NAME", help="Who requests it. Default: the login name.")]
 AllPartitions = Annotated[
@@ -121,12 +125,12 @@ class Filters:
 
     def count(self, number: int, noun: str) -> str:
         """How many entries were found; for none also what was looked for."""
-        return count_of(number, noun) if number else f"0 {noun}s{self.looked_for}"
+        return count_of(number, noun) if number else f"0 {noun}s match {self}" if str(self) else f"0 {noun}s"
 
     @property
-    def looked_for(self) -> str:
-        """The given options, to end the sentence that nothing was found; empty without any."""
-        return f" match {self}" if str(self) else ""
+    def selected(self) -> str:
+        """The given options, to end a sentence about what they select; empty without any."""
+        return f" for {self}" if str(self) else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,8 +147,8 @@ class Page:
         return shown, ["more follow; continue with", f"  --after {name(shown[-1])}"] if more else []
 
 
-def command(group: typer.Typer, name: str, **settings: Any) -> Callable[[Function], Function]:
-    """Add the decorated function to the group, and return it unchanged.
+def command(program: typer.Typer, name: str) -> Callable[[Function], Function]:
+    """Add the decorated function to the program, and return it unchanged.
 
     The docstring is the help. Typer calls the function with its options: a dataclass is built from the options of its
     fields, which may be dataclasses too, and a parameter of type `Settings` gets the settings of this process. A true
@@ -161,7 +165,7 @@ def command(group: typer.Typer, name: str, **settings: Any) -> Callable[[Functio
 
         run.__doc__ = function.__doc__
         vars(run)["__signature__"] = Signature([each for option in parameters for each in _expand(option)])
-        group.command(name, **settings)(run)
+        program.command(name, cls=RecordedCommand)(run)
         return function
 
     return add

@@ -1,31 +1,23 @@
-"""The `events` commands: show runs, their events and snapshots, keep snapshots up to date, and retire events.
+"""The `events` commands: list runs, and show the events or the snapshot of one.
 
-`tables` formats the results. Neither module imports Dagster, Spark or DuckDB.
+`event_tables` formats the results. Neither module imports Dagster, Spark or DuckDB.
 """
 
-import signal
 import sys
-import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import replace
-from datetime import UTC, date, datetime, timedelta
+from datetime import timedelta
 from typing import Annotated, Final
 
 import typer
 from rich.console import RenderableType
 
 from ads_pipeline.domain.batches import split_batches
-from ads_pipeline.domain.errors import BadCommand, EventsNotFound, LedgerRefused, RunOpen
+from ads_pipeline.domain.errors import BadCommand, EventsNotFound
 from ads_pipeline.domain.quoting import count_of
 from ads_pipeline.domain.run_events import LoggedEvent
 from ads_pipeline.domain.run_snapshots import DEFAULT_PAGE_SIZE, LagLevel, StepStatus, fold_events, lag_level
-from ads_pipeline.ledger.events.completed_runs import COMMAND_KILLED, RunCompletionLog
-from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.events.event_reader import EventReader, RunHead
-from ads_pipeline.ledger.events.snapshots import Follower
 from ads_pipeline.ledger.sql.ledger_values import MAX_PAGE_SIZE
 from ads_pipeline.operations.cli.command_line.event_tables import (
     event_to_json,
@@ -35,18 +27,9 @@ from ads_pipeline.operations.cli.command_line.event_tables import (
     steps_table,
     summary_table,
 )
-from ads_pipeline.operations.cli.command_line.logged_commands import RecordedCommand, build_request
-from ads_pipeline.operations.cli.command_line.options import (
-    DATE_FORMAT,
-    AsJson,
-    DryRun,
-    Operator,
-    Reason,
-    Yes,
-    command,
-)
+from ads_pipeline.operations.cli.command_line.options import AsJson, RunName
 from ads_pipeline.operations.cli.command_line.output import OutputConsole, format_instant, write_json, write_results
-from ads_pipeline.operations.cli.command_line.parsing import find_run, open_ledger, open_ledger_for_writing, parse_day
+from ads_pipeline.operations.cli.command_line.parsing import find_run, open_ledger
 from ads_pipeline.settings.environment import Settings
 
 MIN_WIDTH_FOR_FULL_IDS: Final = 120  # columns; narrower terminals get shortened run ids
@@ -54,18 +37,8 @@ MAX_STEPS: Final = 50
 STEPS_PER_QUERY: Final = 500
 POLL_INTERVAL: Final = timedelta(milliseconds=500)
 UNFINISHED: Final = (StepStatus.FAILED, StepStatus.RUNNING)
-ALARM_MESSAGES: Final = {
-    LagLevel.HIGH: "the snapshots are {behind} behind the events",
-    LagLevel.RESYNC: "the snapshots are {behind} behind the events and are resynchronized",
-    LagLevel.NORMAL: "the alarm is over: the snapshots are {behind} behind the events",
-}
-RUN_HELP: Final = "The run id, or at least its first four characters."
-RunName = Annotated[str, typer.Argument(metavar="RUN", help=RUN_HELP)]
-OptionalRunName = Annotated[str | None, typer.Argument(metavar="RUN", help=RUN_HELP)]
-run_events: Final = typer.Typer()
 
 
-@command(run_events, "runs")
 def list_runs(
     settings: Settings,
     *,
@@ -86,14 +59,13 @@ def list_runs(
         notes.append("there are older runs; --limit shows more")
     if lag_level(lag) is not LagLevel.NORMAL:
         notes.append(
-            f'the snapshots are {lag.total_seconds():,.1f} s behind; "ads-pipeline events follow" folds new events'
+            f'the snapshots are {lag.total_seconds():,.1f} s behind; "ads-pipeline reconcile" folds new events'
         )
     rows = [run_to_json(head, snapshot) for head, snapshot in shown]
     table = runs_table(rows, full_ids=OutputConsole().width >= MIN_WIDTH_FOR_FULL_IDS)
     write_results(rows, [*table, *[""] * bool(notes)], notes, as_json=as_json)
 
 
-@command(run_events, "tail")
 def tail(
     settings: Settings,
     run: RunName,
@@ -111,17 +83,31 @@ def tail(
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Keep printing new events until the run has ended.")
     ] = False,
+    snapshot: Annotated[
+        bool, typer.Option("--snapshot", help="Show the status of the run and of its steps instead.")
+    ] = False,
+    all_steps: Annotated[
+        bool, typer.Option("--steps", help="With --snapshot: list all steps, including successful ones.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show the events of a run in order.
+    """Show the events of a run in order, or with --snapshot its current status.
 
     Each line has the sequence number, the time in UTC, the step, the event type and a short form of the data; --json
     prints every field. If there are more events, the last line shows how to continue. With --follow, the exit code is
-    0 once the run has ended in any way, and 130 after Ctrl-C.
+    0 once the run has ended in any way, and 130 after Ctrl-C. The snapshot has a summary, and below it the steps that
+    failed or are still running, each with its last event.
     """
+    if snapshot and (after or limit or follow):
+        raise BadCommand("--snapshot shows no events: leave out --after, --limit and --follow")
+    if all_steps and not snapshot:
+        raise BadCommand("--steps needs --snapshot")
     with open_ledger(settings) as ledger:
         reader = ledger.events
         head = find_run(reader, run)
+        if snapshot:
+            _show_snapshot(reader, head, all_steps=all_steps, as_json=as_json)
+            return
         _check_not_retired(head)
         if after > head.last_seq:
             raise BadCommand(f"--after {after} is beyond the last event of run {head.run_id}, number {head.last_seq}")
@@ -137,25 +123,11 @@ def tail(
     write_results((), [""] * bool(notes), notes, as_json=as_json)
 
 
-@command(run_events, "snapshot")
-def show_snapshot(
-    settings: Settings,
-    run: RunName,
-    *,
-    all_steps: Annotated[bool, typer.Option("--steps", help="List all steps, including successful ones.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Show the current snapshot of a run.
-
-    Below the summary it lists the steps that failed or are still running, each with its last event.
-    """
-    with open_ledger(settings) as ledger:
-        reader = ledger.events
-        head = find_run(reader, run)
-        current, steps = reader.get_current_run(head.run_id, tuple(StepStatus) if all_steps else UNFINISHED)
-        failed_first = sorted(steps.items(), key=lambda item: item[1] is not StepStatus.FAILED)
-        shown = steps if all_steps or as_json else dict(failed_first[:MAX_STEPS])
-        listed = list(_read_last_events(reader, head.run_id, shown))
+def _show_snapshot(reader: EventReader, head: RunHead, *, all_steps: bool, as_json: bool) -> None:
+    current, steps = reader.get_current_run(head.run_id, tuple(StepStatus) if all_steps else UNFINISHED)
+    failed_first = sorted(steps.items(), key=lambda item: item[1] is not StepStatus.FAILED)
+    shown = steps if all_steps or as_json else dict(failed_first[:MAX_STEPS])
+    listed = list(_read_last_events(reader, head.run_id, shown))
     fields = [
         {"step_id": step, "status": status, "last_event": last and event_to_json(last)}
         for step, status, last in listed
@@ -166,78 +138,6 @@ def show_snapshot(
         blocks += ["", f"{count_of(len(steps), 'step')}{which}, each with its last event:", steps_table(listed)]
     notes = ["", f"{len(steps) - len(shown):,} more steps; --steps lists all"] if len(shown) < len(steps) else []
     write_results([run_to_json(head, current) | {"listed_steps": fields}], blocks, notes, as_json=as_json)
-
-
-@command(run_events, "follow")
-def follow_all(
-    settings: Settings,
-    *,
-    once: Annotated[bool, typer.Option("--once", help="Process the present events and stop.")] = False,
-) -> None:
-    """Keep the snapshots of all runs up to date until Ctrl-C.
-
-    Several of these may run at once. It prints a line to standard error when snapshots fall too far behind, and
-    another when they have caught up. It first closes the runs of commands that were killed more than two hours ago.
-    """
-    with open_ledger_for_writing(settings) as ledger:
-        follower = Follower(ledger.events)
-        folded = _close_killed_commands(follower, RunCompletionLog(ledger.engine, tenancy=settings.tenancy))
-        folded += follower.catch_up(_print_alarm) if once else _follow_until_stopped(follower)
-    OutputConsole().print(f"folded {count_of(folded, 'event')} into snapshots")
-
-
-def _close_killed_commands(follower: Follower, log: RunCompletionLog) -> int:
-    """Fold all events, close the runs of killed commands, and return the number of folded events."""
-    folded = follower.catch_up(_print_alarm)
-    with suppress(LedgerRefused):  # only some roles may close runs of others
-        for run_id in log.close_silent_commands():
-            typer.echo(f"run {run_id} was closed as failed: {COMMAND_KILLED}", err=True)
-    return folded
-
-
-@command(run_events, "retire", cls=RecordedCommand)
-def retire(
-    settings: Settings,
-    run: OptionalRunName = None,
-    *,
-    reason: Reason,
-    ended_before: Annotated[
-        str | None,
-        typer.Option(metavar=DATE_FORMAT, help="All runs that ended before the start of this day, in UTC."),
-    ] = None,
-    yes: Yes = False,
-    dry_run: DryRun = False,
-    operator: Operator = None,
-) -> None:
-    """Delete the events of ended runs for good.
-
-    The run's snapshot stays, and no event can be appended to the run again. All snapshots are brought up to date
-    first, because they show which runs have ended. The deletion is logged with the operator and the reason, for each
-    run in the same transaction; "ads-pipeline audit actions" lists it.
-    """
-    request = build_request(reason=reason, operator=operator, filters="")
-    day = None if ended_before is None else parse_day(ended_before)
-    if (run is None) is (ended_before is None):
-        raise BadCommand("give either a run or --ended-before, not both")
-    if not (yes or dry_run or sys.stdin.isatty()):
-        raise BadCommand(
-            "standard input is not a terminal: use --yes to delete, or --dry-run to see what would be deleted"
-        )
-    with open_ledger_for_writing(settings) as ledger:
-        log = ledger.events
-        Follower(log).catch_up()  # a run counts as ended once its last events are folded
-        heads = _find_retirable_runs(log, run, day)
-        description = _describe(heads) or f"nothing: {_describe_none(run, day)}"
-        if dry_run:
-            message = f"would delete {description}"
-        else:
-            if heads and not yes:
-                typer.confirm(f"Delete {description} for good?", abort=True, err=True)
-            for number, head in enumerate(heads, 1):
-                action_id = request.action_id if len(heads) == 1 else f"{request.action_id}.{number}"
-                log.retire(head.run_id, replace(request, action_id=action_id, filters=f"run {head.run_id}"))
-            message = f"deleted {description}" + (f"\naction {request.action_id}" if heads else "")
-    OutputConsole().print(message, soft_wrap=True)
 
 
 def _follow_events(
@@ -262,7 +162,7 @@ def _follow_events(
 def _check_not_retired(head: RunHead | None) -> None:
     """Raise EventsNotFound for a retired run. A run may be retired while it is followed."""
     if head is not None and head.retired_at is not None:
-        why = f'its events were retired at {format_instant(head.retired_at)}; see "ads-pipeline events snapshot"'
+        why = f"its events were retired at {format_instant(head.retired_at)}; --snapshot shows what it did"
         raise EventsNotFound(head.run_id, why)
 
 
@@ -283,45 +183,3 @@ def _read_last_events(
     for batch in split_batches(steps, STEPS_PER_QUERY):
         last_events = reader.get_last_step_events(run_id, batch)
         yield from ((step_id, steps[step_id], last_events.get(step_id)) for step_id in batch)
-
-
-def _follow_until_stopped(follower: Follower) -> int:
-    """Follow in a thread, so that Ctrl-C and SIGTERM do not interrupt a transaction."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    stopped = threading.Event()
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        future = pool.submit(follower.follow, stopped, _print_alarm)
-        try:
-            with suppress(KeyboardInterrupt):
-                future.result()
-        finally:
-            stopped.set()
-        return future.result()
-
-
-def _print_alarm(level: LagLevel, lag: timedelta) -> None:
-    message = ALARM_MESSAGES[level].format(behind=f"{lag.total_seconds():,.1f} s")
-    print(f"{level}: {message}", file=sys.stderr, flush=True)  # noqa: T201 - standard output is the program's
-
-
-def _find_retirable_runs(log: EventLog, run_prefix: str | None, day: date | None) -> list[RunHead]:
-    """Return the runs to retire. Raises RunOpen if the named run has not ended."""
-    if day is not None:
-        return log.list_retirable_runs(datetime(day.year, day.month, day.day, tzinfo=UTC))
-    head = find_run(log, run_prefix or "")
-    if head.retired_at is not None:
-        return []
-    status = log.get_current_snapshot(head.run_id).status
-    if not status.is_terminal:
-        raise RunOpen(head.run_id, str(status))
-    return [head]
-
-
-def _describe(heads: Sequence[RunHead]) -> str:
-    events = count_of(sum(head.last_seq for head in heads), "event")
-    runs = f"run {heads[0].run_id}" if len(heads) == 1 else count_of(len(heads), "run")
-    return f"{events} of {runs}" if heads else ""
-
-
-def _describe_none(run: str | None, day: date | None) -> str:
-    return f"no run that ended before {day} has events" if day else f"run {run} has no events any more"

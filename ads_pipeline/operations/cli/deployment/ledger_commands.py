@@ -1,4 +1,4 @@
-"""The `ledger` commands: copy the ledger into another database, print its digest, set the rights of roles."""
+"""The `ledger` commands that copy the ledger into another database, compare the two, and set the rights of roles."""
 
 import re
 import sys
@@ -12,7 +12,7 @@ from ads_pipeline.ledger.consistency.copying import copy_ledger
 from ads_pipeline.ledger.consistency.digest import LedgerDigest, digest_ledger
 from ads_pipeline.ledger.roles import Role, apply_roles, role_statements
 from ads_pipeline.ledger.sql.database import display_url
-from ads_pipeline.operations.cli.command_line.options import AsJson, command
+from ads_pipeline.operations.cli.command_line.options import AsJson
 from ads_pipeline.operations.cli.command_line.output import Column, Fields, table_of, write_results
 from ads_pipeline.operations.cli.command_line.parsing import require_ledger
 from ads_pipeline.pipeline.progress import progress_on
@@ -29,53 +29,63 @@ ROLE_PREFIX: Final = re.compile(r"[a-z][a-z0-9_]{0,39}")
 Prefix = Annotated[str, typer.Option(metavar="NAME", help="Start of the names of the roles.")]
 Apply = Annotated[bool, typer.Option("--apply", help="Execute the statements instead of printing them.")]
 
-ledger: Final = typer.Typer()
 
-
-@command(ledger, "copy")
 def ledger_copy(
     settings: Settings,
     *,
     target: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--to", metavar="URL", help="An empty database: postgresql+psycopg2://user@host/name or sqlite:////path."
         ),
-    ],
+    ] = None,
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify", help="Copy nothing: print the digests, and compare them with those of --to if given."
+        ),
+    ] = False,
     as_json: AsJson = False,
-) -> None:
-    """Copy the whole ledger into an empty database: from SQLite to Postgres, or back.
+) -> bool:
+    """Copy the whole ledger into an empty database, from SQLite to Postgres or back, or compare it with a copy.
 
     The source is the database of the current settings. Every table is copied as of one moment, in one transaction on
     the target. Before the commit the digests of all tables are compared. After an error or a crash the target is
     empty. The schema is created when it is missing.
 
+    Two ledgers have the same digest exactly when all their rows are equal, also when one is in SQLite and the other
+    in Postgres. Exit code of --verify: 1 when the two differ, else 0.
+
     A password in the URL is visible to other users of this machine while the command runs. PGPASSWORD or a .pgpass
     file avoids that.
     """
-    target_name = _check_target(target)
+    target_name = None if target is None else _check_target(target)
+    if target is None and not verify:
+        raise BadCommand("give the database by --to, or --verify for the digests alone")
     require_ledger(settings)
-    copied = copy_ledger(settings.database_url, target, progress=progress_on(sys.stderr, unit="rows"))
+    if verify:
+        return _verify(settings, target, as_json=as_json)
+    copied = copy_ledger(settings.database_url, str(target), progress=progress_on(sys.stderr, unit="rows"))
     summary = f"copied {count_of(copied.rows, 'row')} to {target_name}; all digests match"
     write_results(_digest_rows(copied), (), (), as_json=as_json)
-    for line in (summary, *_next_steps(target)):
+    for line in (summary, *_next_steps(str(target))):
         typer.echo(line, err=as_json)  # not wrapped, so that paths can be copied
+    return False
 
 
-@command(ledger, "digest")
-def ledger_digest(settings: Settings, *, as_json: AsJson = False) -> None:
-    """Print a digest of everything the ledger holds, and one for each table.
-
-    Two ledgers have the same digest exactly when all their rows are equal, also when one is in SQLite and the other
-    in Postgres.
-    """
-    require_ledger(settings)
+def _verify(settings: Settings, target: str | None, *, as_json: bool) -> bool:
+    """Print the digests, and return whether the other ledger has different ones."""
     found = digest_ledger(settings.database_url)
+    other = found if target is None else digest_ledger(target)
+    differing = [name for name, digest in found.tables.items() if other.tables[name] != digest]
     rows = _digest_rows(found)
-    write_results(rows, table_of(rows[:-1], COLUMNS), [found.sha256], as_json=as_json)
+    notes = [found.sha256]
+    if target is not None:
+        notes.append(f"differing tables: {', '.join(differing)}" if differing else "all digests match")
+    write_results(rows, table_of(rows[:-1], COLUMNS), notes, as_json=as_json)
+    return bool(differing)
 
 
-@command(ledger, "roles")
 def ledger_roles(settings: Settings, *, prefix: Prefix = "ads_pipeline", apply: Apply = False) -> None:
     """Print the SQL of the database roles with their least rights: reader, extractor, runner, operator and owner.
 

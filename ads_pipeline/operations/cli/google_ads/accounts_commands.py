@@ -4,15 +4,13 @@ import os
 from collections.abc import Iterator
 from typing import Any, Final
 
-import typer
-
 from ads_pipeline.domain.errors import BadSettings, Mistake
 from ads_pipeline.domain.fetching.account import PARKED_BY_DISCOVERY, Account
 from ads_pipeline.domain.fetching.quota import Hold
 from ads_pipeline.domain.fetching.retry_forecast import Parking
 from ads_pipeline.domain.quoting import count_of
 from ads_pipeline.ledger.ledger import LedgerReader
-from ads_pipeline.operations.cli.command_line.options import AsJson, Customers, command
+from ads_pipeline.operations.cli.command_line.options import AsJson, Customers
 from ads_pipeline.operations.cli.command_line.output import Column, fields_of, format_minute, write_list
 from ads_pipeline.operations.cli.command_line.parsing import open_ledger, open_ledger_for_writing, parse_customers
 from ads_pipeline.settings.environment import Settings
@@ -29,10 +27,8 @@ COLUMNS: Final = (
     Column("because", "because", wrap=True, below=True),
 )
 NO_ACCOUNT: Final = 'no account is known; "ads-pipeline accounts discover" finds those that the credentials reach'
-accounts: Final = typer.Typer()
 
 
-@command(accounts, "list")
 def list_accounts(settings: Settings, *, customer: Customers = None, as_json: AsJson = False) -> None:
     """List the accounts that discovery has found, with what stops their fetches and the next command.
 
@@ -46,7 +42,6 @@ def list_accounts(settings: Settings, *, customer: Customers = None, as_json: As
     write_list(rows, COLUMNS, notes, as_json=as_json)
 
 
-@command(accounts, "discover")
 def discover(settings: Settings, *, as_json: AsJson = False) -> bool:
     """Ask Google Ads for the accounts below the configured managers, and park those that cannot be fetched.
 

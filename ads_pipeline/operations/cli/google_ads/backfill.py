@@ -1,4 +1,4 @@
-"""The command `backfill --plan`: what fetching a range of days costs before anything is fetched."""
+"""The command `backfill`: the cost of fetching a range of days, before anything is fetched."""
 
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta

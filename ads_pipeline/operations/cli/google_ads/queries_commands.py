@@ -1,7 +1,9 @@
-"""The `queries` commands: list and check the queries, copy the query file, and add a query with a first contract."""
+"""The `queries` commands: check the queries, and add one with a first contract."""
 
 import re
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from textwrap import indent
 from typing import Annotated, Final
@@ -15,8 +17,8 @@ from ads_pipeline.domain.quoting import count_of, quoted
 from ads_pipeline.domain.warehouse_names import find_view_problem
 from ads_pipeline.google_ads.configuration import install_command
 from ads_pipeline.lake.storage.durable_files import atomic_write, make_durable_directories
-from ads_pipeline.operations.cli.command_line.options import AsJson, command
-from ads_pipeline.operations.cli.command_line.output import Column, write_list
+from ads_pipeline.operations.cli.command_line.options import AsJson
+from ads_pipeline.operations.cli.command_line.output import Column, Fields, write_list
 from ads_pipeline.settings.environment import Settings
 from ads_pipeline.settings.query_file import DEFAULT_QUERIES_FILE, Query, line_of
 
@@ -29,9 +31,10 @@ COLUMNS: Final = (
     Column("line", "line"),
 )
 Directory = Annotated[
-    Path | None, typer.Argument(metavar="[DIRECTORY]", help="Where the file goes. It is created. Default: the home.")
+    Path | None,
+    typer.Option(metavar="PATH", help="Where the first query file goes. It is created. Default: the home."),
 ]
-Gaql = Annotated[str, typer.Option(metavar="TEXT", help="SELECT field, … FROM resource, without WHERE.")]
+Gaql = Annotated[str | None, typer.Option(metavar="TEXT", help="SELECT field, … FROM resource, without WHERE.")]
 ApiVersion = Annotated[
     str | None, typer.Option(metavar="VERSION", help="Check this version of the API, in place of the configured one.")
 ]
@@ -41,14 +44,25 @@ Online = Annotated[
 ]
 Version = Annotated[str, typer.Option(metavar="VERSION", help="The schema version of its rows.")]
 
-queries: Final = typer.Typer()
+
+def check_queries(
+    settings: Settings, *, api_version: ApiVersion = None, online: Online = None, as_json: AsJson = False
+) -> None:
+    """List the queries, and check that each has a contract whose columns its GAQL selects, and that its fields exist.
+
+    The fields are those of the installed client of Google Ads; nothing is called. Which fields may be selected
+    together, only Google can tell: --online asks it, for one operation a query. Also lists what an upgrade to the
+    next API version breaks. Exit code: 0 when all fit, 1 when a query does not, 78 with the line of each mistake in
+    a contract.
+    """
+    write_list(list(_rows(settings)), COLUMNS, (), as_json=as_json)
+    with redirect_stdout(sys.stderr) if as_json else nullcontext():  # the results of the checks are notes then
+        _check(settings, api_version, online)
 
 
-@command(queries, "list")
-def list_queries(settings: Settings, *, as_json: AsJson = False) -> None:
-    """List the queries of the query file."""
-    rows = [
-        {
+def _rows(settings: Settings) -> Iterator[Fields]:
+    for name, query in settings.google_apis.queries.items():
+        yield {
             "query_name": name,
             "schema_version": query.schema_version,
             "columns": query.columns,
@@ -56,20 +70,9 @@ def list_queries(settings: Settings, *, as_json: AsJson = False) -> None:
             "line": line_of(settings.queries_file, "queries", name),
             "gaql": query.gaql,
         }
-        for name, query in settings.google_apis.queries.items()
-    ]
-    write_list(rows, COLUMNS, [f"from {settings.queries_file}"], as_json=as_json)
 
 
-@command(queries, "check")
-def check_queries(settings: Settings, *, api_version: ApiVersion = None, online: Online = None) -> None:
-    """Check that every query has a contract whose columns its GAQL selects, and that its fields exist.
-
-    The fields are those of the installed client of Google Ads; nothing is called. Which fields may be selected
-    together, only Google can tell: --online asks it, for one operation a query. Also lists what an upgrade to the
-    next API version breaks. Exit code: 0 when all fit, 1 when a query does not, 78 with the line of each mistake in
-    a contract.
-    """
+def _check(settings: Settings, api_version: str | None, online: str | None) -> None:
     from ads_pipeline.operations.cli.google_ads.query_fields import check_fields  # noqa: PLC0415 - they load pandera and Spark's client
     from ads_pipeline.validation.contract_registry import read_contracts  # noqa: PLC0415 - the same
 
@@ -87,55 +90,43 @@ def check_queries(settings: Settings, *, api_version: ApiVersion = None, online:
         check_online(settings, online)
 
 
-@command(queries, "init")
-def copy_query_file(settings: Settings, directory: Directory = None) -> None:
-    """Copy the shipped query file to where it can be changed: into the home, or into a directory of your own.
-
-    The deployment uses the file in its home without further settings. For another directory, the command prints the
-    setting. An existing file is not touched.
-    """
-    path = (directory or settings.home).absolute() / DEFAULT_QUERIES_FILE.name
-    make_durable_directories(path.parent)
-    try:
-        with atomic_write(path, replace=False) as file:
-            file.write(DEFAULT_QUERIES_FILE.read_bytes())
-    except FileExistsError:
-        raise BadCommand(f"{path} exists already; nothing was changed") from None
-    typer.echo(f"wrote {path}")
-    if path.parent != settings.home.absolute():
-        typer.echo(f"Set, for all processes of the deployment:\n  export ADS_PIPELINE_QUERIES={path}")
-
-
-@command(queries, "new")
 def add_query(
     settings: Settings,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Its name, which can never change.")],
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAME", help="Its name, which can never change. Default: only the query file is written."
+        ),
+    ] = None,
     *,
-    gaql: Gaql,
+    gaql: Gaql = None,
     schema_version: Version = "1",
+    directory: Directory = None,
 ) -> None:
     """Add a query to the query file, and write a first contract for its rows.
+
+    The first query file of a deployment is a copy of the shipped one. It goes into the home, where the deployment
+    uses it without further settings, or into --directory; then the command prints the setting. Without a name, the
+    command writes only this file. It never replaces one.
 
     The contract goes to contracts.py beside the query file, which names it. Types come from the installed client of
     Google Ads, and without it from the names of the fields. Bounds, missing values and the natural key are guessed:
     read and correct them before the first day is judged.
     """
-    validate_name("query_name", name)
-    if problem := find_view_problem(name):
-        raise BadCommand(f"{problem}; choose another name")
-    query = _parse(gaql, schema_version)
-    path = settings.queries_file
-    if path == DEFAULT_QUERIES_FILE:
-        raise BadCommand(
-            'ADS_PIPELINE_QUERIES names no query file of your own; "ads-pipeline queries init" makes one'
-        )
-    if name in settings.google_apis.queries:
-        line = line_of(path, "queries", name)
-        raise BadCommand(f"{path}:{line} defines {name} already; to change its fields, raise its schema_version")
-    module = settings.google_apis.contracts or CONTRACTS_FILE
-    if not module.endswith(".py"):
-        raise BadCommand(f"the contracts are in the module {module}; add the query and its contract there by hand")
-    from ads_pipeline.operations.cli.google_ads.query_fields import find_kinds  # noqa: PLC0415 - see check_queries
+    shipped, new_file = (
+        DEFAULT_QUERIES_FILE.read_text("utf-8"),
+        (directory or settings.home).absolute() / DEFAULT_QUERIES_FILE.name,
+    )
+    if name is None:
+        if gaql is not None:
+            raise BadCommand("--gaql needs the name of the query")
+        _create_query_file(settings, new_file, shipped)
+        return
+    is_first = settings.queries_file == DEFAULT_QUERIES_FILE
+    if directory is not None and not is_first:
+        raise BadCommand(f"the query file is {settings.queries_file}; leave out --directory")
+    query, module = _check_new(settings, name, gaql, schema_version)
+    from ads_pipeline.operations.cli.google_ads.query_fields import find_kinds  # noqa: PLC0415 - see _check
 
     kinds = find_kinds(settings.google_apis, name, query)
     if kinds is None:
@@ -143,8 +134,11 @@ def add_query(
         typer.echo(
             f"types are guessed from names: the client of Google Ads is not installed; run {install}", err=True
         )
-    text = _insert(path, name, query, module)
+    text = _insert(settings.queries_file, name, query, module)
+    path = new_file if is_first else settings.queries_file
     contracts = path.parent / module
+    if is_first:
+        _create_query_file(settings, path, shipped)
     _append_contract(contracts, name, query, kinds)  # first: without its query, a contract changes nothing
     with atomic_write(path) as file:
         file.write(text.encode())
@@ -152,6 +146,37 @@ def add_query(
         f"added {name} to {path}\nwrote a first contract to {contracts}\n"
         "Correct its bounds, missing values and unique columns, then run:\n  ads-pipeline queries check"
     )
+
+
+def _check_new(settings: Settings, name: str, gaql: str | None, schema_version: str) -> tuple[Query, str]:
+    """The query, and the module of its contract. Raises BadCommand or BadName for one that cannot be added."""
+    validate_name("query_name", name)
+    if problem := find_view_problem(name):
+        raise BadCommand(f"{problem}; choose another name")
+    if gaql is None:
+        raise BadCommand("--gaql is missing: give SELECT field, … FROM resource")
+    query = _parse(gaql, schema_version)
+    if name in settings.google_apis.queries:
+        path = settings.queries_file
+        line = line_of(path, "queries", name)
+        raise BadCommand(f"{path}:{line} defines {name} already; to change its fields, raise its schema_version")
+    module = settings.google_apis.contracts or CONTRACTS_FILE
+    if not module.endswith(".py"):
+        raise BadCommand(f"the contracts are in the module {module}; add the query and its contract there by hand")
+    return query, module
+
+
+def _create_query_file(settings: Settings, path: Path, text: str) -> None:
+    """Write the first query file, and print the setting that names it unless it is in the home."""
+    make_durable_directories(path.parent)
+    try:
+        with atomic_write(path, replace=False) as file:
+            file.write(text.encode())
+    except FileExistsError:
+        raise BadCommand(f"{path} exists already; nothing was changed") from None
+    typer.echo(f"wrote {path}")
+    if path.parent != settings.home.absolute():
+        typer.echo(f"Set, for all processes of the deployment:\n  export ADS_PIPELINE_QUERIES={path}")
 
 
 def _parse(gaql: str, schema_version: str) -> Query:
@@ -186,7 +211,7 @@ def _insert(path: Path, name: str, query: Query, module: str) -> str:
 
 
 def _append_contract(path: Path, name: str, query: Query, kinds: Mapping[str, str] | None) -> None:
-    from ads_pipeline.validation.first_contract import HEADER, write_contract  # noqa: PLC0415 - see check_queries
+    from ads_pipeline.validation.first_contract import HEADER, write_contract  # noqa: PLC0415 - see _check
 
     before = path.read_text("utf-8") if path.exists() else HEADER
     with atomic_write(path) as file:

@@ -18,11 +18,11 @@ from ads_pipeline.lake.storage.durable_files import create_empty_file
 from ads_pipeline.operations.cli.command_line.options import Page
 from ads_pipeline.operations.cli.command_line.output import OutputConsole
 from ads_pipeline.operations.cli.command_line.parsing import open_ledger_for_writing
-from ads_pipeline.operations.cli.command_line.status_publication import publish_statuses
 from ads_pipeline.operations.cli.local.demo_home import choose_home, open_home, print_next_commands, require_spark
 from ads_pipeline.operations.cli.local.dev import prepare_dagster, read_last_line
 from ads_pipeline.operations.cli.state import listing
 from ads_pipeline.operations.cli.warehouse.gaps import GapFilters, list_gaps
+from ads_pipeline.operations.cli.warehouse.reconcile import publish_statuses
 from ads_pipeline.operations.cli.warehouse.rows import query
 from ads_pipeline.pipeline.progress import lines_while_waiting
 from ads_pipeline.settings.environment import Settings, read_settings

@@ -74,13 +74,15 @@ def run_google_ads_demo(environ: Mapping[str, str]) -> None:
         _fetch(settings, run, server, console, since=since, until=until, revision=2)
         query(settings, DEMO_QUERY.strip())
         last = str(until - timedelta(days=2))
-        console.print(f"\nEach change, from `ads-pipeline restatements --customer {SHOP} --since {last}`:\n")
+        console.print(
+            f"\nEach change, from `ads-pipeline warehouse restatements --customer {SHOP} --since {last}`:\n"
+        )
         list_restatements(settings, Filters(customer=[SHOP], since=last))
     commands = [
         "accounts list",
         "state inspect",
         f"state why {BUSY}/{QUERY}/{until}",
-        "restatements --changed",
+        "warehouse restatements --changed",
         "dev",
     ]
     print_next_commands(console, settings, commands)

@@ -23,7 +23,7 @@ from ads_pipeline.lake.raw.discovery import DamagedRun
 from ads_pipeline.lake.raw.landing import RawRuns
 from ads_pipeline.lake.raw.seal import Seal
 from ads_pipeline.ledger.sql.ledger_values import JudgedRun, StateFilter
-from ads_pipeline.operations.cli.command_line.options import DATE_FORMAT, AsJson, Filters, command
+from ads_pipeline.operations.cli.command_line.options import DATE_FORMAT, AsJson, Filters
 from ads_pipeline.operations.cli.command_line.output import (
     Column,
     Fields,
@@ -53,7 +53,6 @@ FirstDay = Annotated[
 LastDay = Annotated[str | None, typer.Option(metavar=DATE_FORMAT, help="Last logical date. Default: today.")]
 Unjudged = Annotated[bool, typer.Option("--unjudged", help="Only runs that have no verdict yet.")]
 Verdicts = Mapping[Run, tuple[Outcome | None, bool]]
-raw_runs: Final = typer.Typer()
 
 
 class RunLedgerState(StrEnum):
@@ -93,7 +92,6 @@ class SkippedRuns(Container[Run]):
         return isinstance(run, Run) and (not is_selected(run.key, self.selection) or run in self.judged)
 
 
-@command(raw_runs, "list")
 def list_runs(settings: Settings, filters: RunFilters, *, as_json: AsJson = False) -> None:
     """List sealed runs (by default of the last 31 days) with their state in the ledger.
 
@@ -108,7 +106,6 @@ def list_runs(settings: Settings, filters: RunFilters, *, as_json: AsJson = Fals
     write_results(rows if as_json else (), () if as_json else _list_blocks(rows), notes, as_json=as_json)
 
 
-@command(raw_runs, "verify")
 def verify(settings: Settings, filters: RunFilters, *, as_json: AsJson = False) -> bool:
     """Read the payloads of sealed runs and compare every byte with the seal, and with what was judged.
 

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from enum import StrEnum
 from typing import Final
 
 from rich.console import RenderableType
@@ -29,24 +28,6 @@ COLUMNS: Final = (
     Column("since", lambda row: format_minute(row["since"]), from_width=120),
     Column("reason", "reason", wrap=True, below=True),
 )
-
-
-class ConditionName(StrEnum):
-    """The conditions that can be listed. Readable days without a rejected rerun are those of `--status success`."""
-
-    REJECTED = "rejected"
-    BLOCKED = "blocked"
-    MISSING = "missing"
-    LATE = "late"
-    PARKED = "parked"
-    REJECTED_RERUN = "rejected_rerun"
-    BLOCKED_RERUN = "blocked_rerun"
-    IN_PROGRESS = "in_progress"
-    ACKNOWLEDGED = "acknowledged"
-    ACKNOWLEDGED_RERUN = "acknowledged_rerun"
-    HIDDEN = "hidden"
-    UNRECOVERABLE = "unrecoverable"
-    STALE = "stale"
 
 
 def find_listed_days(

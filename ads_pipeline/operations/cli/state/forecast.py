@@ -31,13 +31,15 @@ def describe_forecasts(forecasts: Mapping[PartitionKey, RetryForecast]) -> Itera
 
 def forecast_fields(forecast: RetryForecast) -> dict[str, object]:
     """The JSON fields of a forecast."""
-    request, terminal = forecast.request, forecast.terminal
+    request, terminal, given_up = forecast.request, forecast.terminal, forecast.given_up
+    ended = terminal or given_up
     return {
         "next_retry_at": iso_instant(forecast.next_at),
         "next_retry_reason": None if forecast.decision is None else forecast.decision.explanation,
         "terminal": terminal and terminal.reason.value,
         "marked_terminal": forecast.marked,
-        "given_up": forecast.given_up is not None,
+        "given_up": given_up is not None,
+        "terminal_because": ended and ended.explanation,
         "on_hold_until": iso_instant(max((hold.until for hold in forecast.holds), default=None)),
         "requested": request and request.kind,
         "requested_at": iso_instant(request.requested_at if request else None),

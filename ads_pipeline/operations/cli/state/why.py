@@ -5,22 +5,24 @@ Imports neither Spark nor DuckDB. `partition_report` gathers the report and `nex
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
+import typer
 from rich.table import Table
 from rich.text import Text
 
 from ads_pipeline.domain.days.conditions import NEEDS_OPERATOR
 from ads_pipeline.domain.days.materialization_status import AttemptOutcome, DisplayStatus
 from ads_pipeline.domain.days.readability import DayCondition
+from ads_pipeline.domain.errors import BadCommand
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.quoting import count_of
 from ads_pipeline.domain.run_events import LoggedEvent
 from ads_pipeline.domain.transitions import RegisteredRun
 from ads_pipeline.lake.raw.discovery import DamagedRun
-from ads_pipeline.ledger.sql.ledger_values import Attempt, PartitionAction, Pointer
+from ads_pipeline.ledger.sql.ledger_values import Attempt, PartitionAction, Pointer, StateFilter
 from ads_pipeline.operations.cli.command_line.event_tables import event_to_json, format_event_data, shorten_names
-from ads_pipeline.operations.cli.command_line.options import AsJson, Filters, OneOrMostUrgent
+from ads_pipeline.operations.cli.command_line.options import AsJson, Filters, OneOrMostUrgent, Page
 from ads_pipeline.operations.cli.command_line.output import (
     STATUS_STYLES,
     OutputConsole,
@@ -32,17 +34,21 @@ from ads_pipeline.operations.cli.command_line.output import (
     write_results,
 )
 from ads_pipeline.operations.cli.command_line.parsing import open_ledger, parse_partition
+from ads_pipeline.operations.cli.state.attempts import attempt_fields, describe_verdict, list_attempts
 from ads_pipeline.operations.cli.state.attention import find_listed_days, order_ranges
 from ads_pipeline.operations.cli.state.day_ranges import day_fields
 from ads_pipeline.operations.cli.state.forecast import describe_forecast, forecast_fields
-from ads_pipeline.operations.cli.state.listing import DATA_LABELS, STALE_LABELS, state_fields
 from ads_pipeline.operations.cli.state.partition_report import PartitionReport, gather_report
-from ads_pipeline.operations.cli.state.selection import require_possible
+from ads_pipeline.operations.cli.state.recorded import DATA_LABELS, STALE_LABELS, state_fields
+from ads_pipeline.operations.cli.state.selection import PARTITIONS_AND_OPTIONS, require_possible
 from ads_pipeline.pipeline.days.account_days import describe_account
 from ads_pipeline.pipeline.days.next_steps import next_steps
 from ads_pipeline.pipeline.days.staleness import AssetStatus
 from ads_pipeline.settings.environment import Settings
 
+ANY: Final = Filters()
+FIRST_PAGE: Final = Page()
+OnlyAttempts = Annotated[bool, typer.Option("--attempts", help="Only list the verdicts on the selected partitions.")]
 ENDS: Final = {
     AttemptOutcome.SUCCEEDED: "succeeded",
     AttemptOutcome.FAILED: "failed",
@@ -50,17 +56,37 @@ ENDS: Final = {
 }
 
 
-def print_report(settings: Settings, partition: OneOrMostUrgent = None, *, as_json: AsJson = False) -> None:
+def print_report(
+    settings: Settings,
+    partition: OneOrMostUrgent = None,
+    filters: Filters = ANY,
+    page: Page = FIRST_PAGE,
+    *,
+    attempts: OnlyAttempts = False,
+    as_json: AsJson = False,
+) -> None:
     """Explain one partition: its state, runs, verdicts and events, and the next step.
 
-    Without an argument, it explains the most urgent day that needs attention, the first that "state inspect" lists.
+    Without a partition, it explains the most urgent of the selected days that need attention, the first that "state
+    inspect" lists. With --attempts, it lists the verdicts on all selected partitions instead, in the order recorded,
+    each with its outcome and its effect.
+
     It prints whether the partition is safe to read and from which run, what readers see, every run with its verdicts,
     operators' actions, the last events and how current the data are. For a partition without a row, it prints "not
     recorded" and lists any sealed runs on disk.
     """
-    key = parse_partition(partition, settings) if partition is not None else _find_most_urgent(settings)
+    if partition is not None and str(filters):
+        raise BadCommand(PARTITIONS_AND_OPTIONS)
+    if page.after is not None and not attempts:
+        raise BadCommand("--after needs --attempts")
+    key = None if partition is None else parse_partition(partition, settings)
+    if attempts:
+        with open_ledger(settings) as ledger:
+            list_attempts(ledger, _select(settings, key, filters), filters, page, as_json=as_json)
+        return
+    key = key or _find_most_urgent(settings, filters)
     if key is None:
-        note = "no day needs attention; name a partition: customer/query/YYYY-MM-DD"
+        note = f"no day needs attention{filters.selected}; name a partition: customer/query/YYYY-MM-DD"
         write_results((), (), [note], as_json=as_json)
         return
     report = gather_report(settings, key)
@@ -72,36 +98,23 @@ def print_report(settings: Settings, partition: OneOrMostUrgent = None, *, as_js
         _write(OutputConsole(), report, settings)
 
 
-def _find_most_urgent(settings: Settings) -> PartitionKey | None:
+def _select(settings: Settings, key: PartitionKey | None, filters: Filters) -> StateFilter:
+    if key is None:
+        return filters.select(settings)
+    return StateFilter(
+        source=key.source,
+        customer_ids=frozenset({key.customer_id}),
+        query_names=frozenset({key.query_name}),
+        since=key.logical_date,
+        until=key.logical_date,
+    )
+
+
+def _find_most_urgent(settings: Settings, filters: Filters) -> PartitionKey | None:
     """The newest of the days on the first line of `state inspect`; None when no day needs attention."""
     with open_ledger(settings) as ledger:
-        ranges = order_ranges(find_listed_days(settings, ledger, Filters().select(settings), NEEDS_OPERATOR))
+        ranges = order_ranges(find_listed_days(settings, ledger, filters.select(settings), NEEDS_OPERATOR))
     return ranges[0].last if ranges else None
-
-
-def describe_verdict(attempt: Attempt) -> str:
-    """Outcome, effect, time and reason, on one line that does not repeat the run."""
-    verdict = attempt.verdict
-    effect = "" if str(attempt.effect) == str(verdict.outcome) else f", {attempt.effect.replace('_', ' ')}"
-    validation = f" ({verdict.validation_id})" if verdict.validation_id else ""
-    reason = f": {verdict.reason.error_class}: {verdict.reason.text}" if verdict.reason else ""
-    return f"{verdict.outcome}{effect}{validation} at {format_instant(attempt.judged_at)}{reason}"
-
-
-def attempt_fields(attempt: Attempt) -> dict[str, Any]:
-    """The fields of an attempt and of its verdict, for JSON."""
-    verdict = attempt.verdict
-    return fields_of(
-        verdict,
-        reason=verdict.reason and asdict(verdict.reason),
-        error_class=verdict.error_class,
-        error_message=verdict.error_message,
-        rows_failed=verdict.rows_failed,
-        attempt_no=attempt.attempt_no,
-        ordinal=attempt.ordinal,
-        effect=attempt.effect,
-        judged_at=attempt.judged_at,
-    )
 
 
 def _write(console: OutputConsole, report: PartitionReport, settings: Settings) -> None:

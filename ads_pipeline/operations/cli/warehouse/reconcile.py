@@ -6,22 +6,25 @@ Importing it loads Spark's client and DuckDB. Spark itself starts only when some
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import chain
 from typing import Final
 
-from ads_pipeline.domain.errors import LogDamaged
+from ads_pipeline.domain.errors import LedgerRefused, LogDamaged
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.quoting import count_of, printable
 from ads_pipeline.lake.warehouse.replacement import Warehouse
+from ads_pipeline.ledger.events.completed_runs import COMMAND_KILLED, RunCompletionLog
+from ads_pipeline.ledger.events.snapshots import Follower
 from ads_pipeline.ledger.ledger import Ledger, LedgerReader
 from ads_pipeline.ledger.sql.ledger_values import DayWindow
 from ads_pipeline.operations.cli.command_line.output import Column, fields_of, table_of, write_results
 from ads_pipeline.operations.cli.command_line.parsing import open_ledger, open_ledger_for_writing
 from ads_pipeline.operations.cli.command_line.spark_pipeline import open_pipeline
-from ads_pipeline.operations.cli.command_line.status_publication import publish_statuses
 from ads_pipeline.pipeline.days.day_conditions import DayRules, describe_days
 from ads_pipeline.pipeline.days.next_steps import find_next_commands
+from ads_pipeline.pipeline.days.staleness import StalenessCalculator
 from ads_pipeline.pipeline.reconciliation import (
     Plan,
     ReconcilePlanner,
@@ -63,7 +66,7 @@ def plan(settings: Settings, names: Sequence[str], *, as_json: bool) -> bool:
 def repair(settings: Settings, names: Sequence[str], *, as_json: bool) -> bool:
     """Repair differences query by query and write each repair; return whether any difference is left.
 
-    Then write partition_status.parquet, as the hourly job does.
+    Then fold new events into the snapshots of runs, and write partition_status.parquet.
     """
     names, left = _leave_out_unopened(settings, names)
     number = 0
@@ -80,10 +83,28 @@ def repair(settings: Settings, names: Sequence[str], *, as_json: bool) -> bool:
             for difference, cause in remaining.items():
                 text = printable(f"{difference}: {cause}")
                 print(f"left: {text}; next: {steps[difference.key]}", file=sys.stderr)  # noqa: T201
+        _catch_up_events(ledger, settings)
         publish_statuses(settings, ledger)
     summary = f"{count_of(number, 'difference')} repaired" if differing else _none(names)
     _write({}, [*notes, summary + (f", {left:,} left" if left else "")], as_json=as_json)
     return left > 0
+
+
+def publish_statuses(settings: Settings, ledger: Ledger) -> None:
+    """Write `partition_status.parquet`."""
+    now = datetime.now(UTC)
+    calculator = StalenessCalculator.of_ledger(ledger, settings.google_apis, now=now)
+    calculator.publish(ledger.statuses, settings.status_file, now=now)
+
+
+def _catch_up_events(ledger: Ledger, settings: Settings) -> None:
+    """Fold new events into the snapshots of runs, and close the runs of commands that were killed."""
+    follower = Follower(ledger.events)
+    follower.catch_up()
+    with suppress(LedgerRefused):  # only some roles may close runs of others
+        for run_id in RunCompletionLog(ledger.engine, tenancy=settings.tenancy).close_silent_commands():
+            print(f"run {run_id} was closed as failed: {COMMAND_KILLED}", file=sys.stderr)  # noqa: T201
+            follower.catch_up_run(run_id)
 
 
 def _leave_out_unopened(settings: Settings, names: Sequence[str]) -> tuple[list[str], int]:

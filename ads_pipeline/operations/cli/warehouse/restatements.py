@@ -1,16 +1,19 @@
-"""The command `restatements`: each accepted run beside the accepted run that it replaced, in figures."""
+"""The command `warehouse restatements`: each accepted run beside the accepted run that it replaced, in figures."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+import typer
 
 from ads_pipeline.domain.measures import PartitionRestatement
 from ads_pipeline.ledger.sql.ledger_values import DayWindow
-from ads_pipeline.operations.cli.command_line.options import Filters
+from ads_pipeline.operations.cli.command_line.options import AsJson, Filters
 from ads_pipeline.operations.cli.command_line.output import Column, fields_of, format_minute, write_list
 from ads_pipeline.operations.cli.command_line.parsing import open_ledger, parse_customers, parse_queries
 from ads_pipeline.settings.environment import Settings
 
+OnlyChanged = Annotated[bool, typer.Option("--changed", help="Only restatements that changed a figure.")]
 MICROS: Final = 1_000_000
 COLUMNS: Final = (
     Column("customer", "customer_id"),
@@ -24,8 +27,13 @@ COLUMNS: Final = (
 )
 
 
-def list_restatements(settings: Settings, filters: Filters, *, changed: bool = False, as_json: bool = False) -> None:
-    """Write the restatements of the selected days, or only those that changed a figure."""
+def list_restatements(
+    settings: Settings, filters: Filters, *, changed: OnlyChanged = False, as_json: AsJson = False
+) -> None:
+    """List the accepted runs that replaced an accepted run, with rows, cost and conversions before and after.
+
+    Costs are in units of the account's currency. Figures that the contract does not have are left empty.
+    """
     start, days = settings.google_apis.start_date, filters.days
     customers = parse_customers(filters.customer)
     found: list[PartitionRestatement] = []

@@ -18,7 +18,7 @@ from ads_pipeline.domain.partition import PartitionKey, Run, parse_key
 from ads_pipeline.domain.quoting import count_of, printable
 from ads_pipeline.operations.cli.command_line.csv_output import NO_CSV, CsvFormat
 from ads_pipeline.operations.cli.command_line.exit_codes import one_line
-from ads_pipeline.operations.cli.command_line.options import AsJson, Filters, Page, command
+from ads_pipeline.operations.cli.command_line.options import AsJson, Filters, Page
 from ads_pipeline.operations.cli.command_line.output import (
     PARTITION_COLUMNS,
     Column,
@@ -51,10 +51,8 @@ LOAD_FIELDS: Final = (
     *(each.name for each in fields(PartitionKey)),
     *("run_id", "schema_version", "record_count", "table_version", "loaded_at", "is_shown"),
 )
-warehouse: Final = typer.Typer()
 
 
-@command(warehouse, "query")
 def query(
     settings: Settings,
     sql: Annotated[str, typer.Argument(metavar="SQL", help="One SELECT statement, in DuckDB's SQL.")],
@@ -86,7 +84,6 @@ def query(
             _write_limited(connection, names, DEFAULT_LIMIT if limit is None else limit)
 
 
-@command(warehouse, "loads")
 def loads(
     settings: Settings, filters: Filters, page: Page, *, as_json: AsJson = False, csv_format: CsvFormat = NO_CSV
 ) -> None:

@@ -97,7 +97,7 @@ def test_error_class_decides_what_follows(cli: CommandLine) -> None:
     no_access = ("--error-class", "permission_denied", "--message", "no access")
     parked = cli.run("raw", "report-failure", str(FAILED[0]), *no_access)
     assert any(line.startswith("parked: account 101 since 20") for line in parked.lines)
-    assert "permission_denied: no access" in cli.run("audit", "parked").out
+    assert "permission_denied: no access" in cli.run("state", "inspect", "--list", "parked").out
     assert cli.run("state", "release", "--customer", "101", "--reason", "fixed").code == 0
 
 
@@ -106,7 +106,7 @@ def test_message_is_escaped_and_cut(cli: CommandLine) -> None:
     hostile = "\x1b[31mred\n" + "x" * 5_000
     result = cli.run("raw", "report-failure", str(NEW), "--error-class", "permission_denied", "--message", hostile)
     assert all(line.isprintable() for line in result.lines)
-    (parking,) = cli.run("audit", "parked", "--json").objects
+    (parking,) = cli.run("state", "inspect", "--list", "parked", "--json").objects
     assert parking["why"].startswith(r"\x1b[31mred\nxxx")
     assert len(parking["why"]) == 2_000
 

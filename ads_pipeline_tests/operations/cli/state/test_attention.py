@@ -167,11 +167,11 @@ def test_stale_partitions_are_listed_page_by_page(empty_cli: CommandLine) -> Non
         publish_runs(ledger, run(days[0], "r1"))
         (newer,) = registered_runs(ledger, days[1], "r2")
         record_verdict(ledger, acceptance(newer))
-    first = empty_cli.run("state", "inspect", "--condition", "stale", "--limit", "1")
+    first = empty_cli.run("state", "inspect", "--list", "stale", "--limit", "1")
     assert first.lines[1].split()[2:3] == ["2026-02-02"]
     assert first.lines[1].endswith("not loaded")
     (option, entry) = first.lines[-1].split()
-    second = empty_cli.run("state", "inspect", "--condition", "stale", "--limit", "1", option, entry)
+    second = empty_cli.run("state", "inspect", "--list", "stale", "--limit", "1", option, entry)
     assert second.lines[1].split()[2:3] == ["2026-02-03"]
     assert second.lines[-1] == "1 stale partition"
 
@@ -179,8 +179,9 @@ def test_stale_partitions_are_listed_page_by_page(empty_cli: CommandLine) -> Non
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--condition", "late", "--status", "failed"), "--condition and --status cannot be combined"),
-        (("--condition", "late", "--condition", "stale"), "--condition stale cannot be combined"),
+        (("--condition", "late", "--status", "failed"), "--condition, --status and --list cannot be combined"),
+        (("--condition", "late", "--list", "stale"), "--condition, --status and --list cannot be combined"),
+        (("--list", "parked", "--query", "campaign_daily"), "--list parked lists everything that is parked"),
         (("--condition", "late", "--after", short(RERUN)), "use --limit instead of --after"),
     ],
 )

@@ -16,7 +16,7 @@ import typer
 from ads_pipeline.domain.errors import LedgerUnavailable
 from ads_pipeline.domain.transitions import PartitionState, Status
 from ads_pipeline.ledger.control.control_actions import ControlActions
-from ads_pipeline.operations.cli.state import actions
+from ads_pipeline.operations.cli.groups import ACTIONS
 from ads_pipeline.pipeline.actions import operator_actions
 from ads_pipeline_tests.ledger.builders import acceptance, accepted_runs, record_verdict, registered_runs
 from ads_pipeline_tests.operations.cli.running import MAIN_SCRIPT, CommandLine, CommandResult
@@ -35,7 +35,8 @@ from ads_pipeline_tests.operations.cli.state.builders import (
     simulate_terminal,
 )
 
-VERBS = ("acknowledge", "retry", "mark-terminal", "clear-terminal", "reprocess", "withdraw")
+VERBS = ("acknowledge", "retry", "terminal", "terminal --clear", "reprocess", "withdraw")
+NAMES = {"terminal": "mark terminal", "terminal --clear": "clear terminal"}  # of the others the verb
 MANY = [recent_key(customer) for customer in range(1001, 1024)]
 Change = Callable[[], None]
 
@@ -76,8 +77,8 @@ def confirm_after(monkeypatch: pytest.MonkeyPatch, before: Change, *, agree: boo
     ("verb", "option", "changed", "now", "becomes"),
     [
         ("retry", "--all", FAILED, "failed, 1 attempt", "pending"),
-        ("mark-terminal", "--all", FAILED, "failed, 1 attempt", "failed, terminal"),
-        ("clear-terminal", "--all", [MARKED], "failed, 1 attempt", "failed, not marked"),
+        ("terminal", "--all", FAILED, "failed, 1 attempt", "failed, terminal"),
+        ("terminal --clear", "--all", [MARKED], "failed, 1 attempt", "failed, not marked"),
         ("reprocess", "--all", SUCCESSFUL, "success, 3 rows", "success, requested"),
         ("withdraw", "--all", SUCCESSFUL, "success, 3 rows", "pending, hidden"),
     ],
@@ -86,14 +87,14 @@ def test_preview_and_result_are_printed(
     cli: CommandLine, verb: str, option: str, changed: list[Any], now: str, becomes: str
 ) -> None:
     """The preview lists each partition before and after; the result has the count and the action's id."""
-    result = cli.run("state", verb, option, *REASON)
+    result = cli.run("state", *verb.split(), option, *REASON)
     assert (result.code, result.err) == (0, "")
     assert re.split(" {2,}", result.lines[0].strip()) == ["customer", "query", "day", "now", "becomes"]
     rows = [re.split(" {2,}", line.strip()) for line in result.lines[1 : result.lines.index("")]]
     assert rows == [[each.customer_id, "campaign_daily", str(DAY), now, becomes] for each in changed]
     count = "1 partition" if len(changed) == 1 else f"{len(changed)} partitions"
-    assert f"{count} to {verb}: " in result.out
-    assert result.lines[-2:] == [f"{verb}: {count} changed", f"action {action_id(result)}"]
+    assert f"{count} to {NAMES.get(verb, verb)}: " in result.out
+    assert result.lines[-2:] == [f"{NAMES.get(verb, verb)}: {count} changed", f"action {action_id(result)}"]
     for key in changed:
         with open_ledger(cli) as ledger:
             assert ledger.audit.of_partition(key)[-1].action_id == action_id(result)
@@ -103,11 +104,11 @@ def test_preview_and_result_are_printed(
 @pytest.mark.parametrize("verb", VERBS)
 def test_repeated_action_changes_nothing(cli: CommandLine, verb: str) -> None:
     """The second command says so, exits with 3 and adds nothing to the log."""
-    cli.run("state", verb, "--all", *REASON)
+    cli.run("state", *verb.split(), "--all", *REASON)
     before = read_all_rows(cli)
-    again = cli.run("state", verb, "--all", *REASON)
+    again = cli.run("state", *verb.split(), "--all", *REASON)
     assert again.code == 3
-    assert again.lines[0] == f"nothing to {verb}"
+    assert again.lines[0] == f"nothing to {NAMES.get(verb, verb)}"
     assert read_all_rows(cli) == before
 
 
@@ -116,10 +117,10 @@ def test_repeated_action_changes_nothing(cli: CommandLine, verb: str) -> None:
 def test_dry_run_writes_nothing(cli: CommandLine, verb: str) -> None:
     """A dry run prints the same preview, asks nothing, and leaves every row unchanged."""
     before = read_all_rows(cli)
-    dry = cli.run("state", verb, "--all", *REASON, "--dry-run")
+    dry = cli.run("state", *verb.split(), "--all", *REASON, "--dry-run")
     assert (dry.code, dry.lines[-1]) == (0, "nothing was changed")
     assert read_all_rows(cli) == before
-    done = cli.run("state", verb, "--all", *REASON)
+    done = cli.run("state", *verb.split(), "--all", *REASON)
     assert done.lines[: len(dry.lines) - 1] == dry.lines[:-1]
 
 
@@ -164,7 +165,7 @@ def test_more_than_twenty_changes_need_confirmation(cli: CommandLine, monkeypatc
     questions = confirm_after(monkeypatch, lambda: None)
     assert cli.run("state", "retry", *map(str, MANY[:20]), *REASON).code == 0
     assert questions == []
-    assert cli.run("state", "mark-terminal", *map(str, FAILED), *REASON, "--yes").code == 0
+    assert cli.run("state", "terminal", *map(str, FAILED), *REASON, "--yes").code == 0
     with open_ledger(cli) as ledger:
         accepted_runs(ledger, [recent_key(customer) for customer in range(2001, 2031)])
     assert cli.run("state", "reprocess", "--all", *REASON).code == 0
@@ -347,7 +348,7 @@ def test_preview_fits_eighty_columns_without_colours(cli: CommandLine, verb: str
     with open_ledger(cli) as ledger:
         record_failures(ledger, [recent_key("1" * 20, "search_term_daily")])
         accepted_runs(ledger, [recent_key("2" * 20, "search_term_daily")])
-    result = cli.run("state", verb, "--all", *REASON, "--dry-run")
+    result = cli.run("state", *verb.split(), "--all", *REASON, "--dry-run")
     assert max(map(len, result.lines)) <= 80
     assert "\x1b" not in result.out
 
@@ -361,8 +362,12 @@ def test_hostile_text_is_escaped(cli: CommandLine) -> None:
 
 def test_every_action_has_a_command() -> None:
     """The command line offers every action of the table."""
-    assert tuple(actions.COMMANDS) == operator_actions.ACTIONS
-    assert {action.name for action in operator_actions.ACTIONS if action.control} == {"enqueue", *VERBS}
+    commands = set(ACTIONS) - {"terminal"} | {*NAMES.values()}
+    assert commands == {action.name for action in operator_actions.ACTIONS}
+    assert {action.name for action in operator_actions.ACTIONS if action.control} == {
+        "enqueue",
+        *(NAMES.get(verb, verb) for verb in VERBS),
+    }
 
 
 def test_enqueue_requests_unrecorded_partitions(cli: CommandLine) -> None:

@@ -71,11 +71,11 @@ def test_failure_is_due_after_its_delay(cli: CommandLine) -> None:
 
 
 def test_park_and_release(cli: CommandLine) -> None:
-    """Both are logged with their reason; repeating one changes nothing; `audit parked` lists parkings."""
+    """Both are logged with their reason; repeating one changes nothing; `--list parked` lists parkings."""
     options = ("--query", "campaign_daily", "--reason", "an unknown field", "--operator", "ada")
     parked = cli.run("state", "park", *options)
     assert (parked.code, parked.lines[-2]) == (0, "park: 1 query changed")
-    (listed,) = cli.run("audit", "parked", "--json").objects
+    (listed,) = cli.run("state", "inspect", "--list", "parked", "--json").objects
     assert (listed["scope"], listed["name"], listed["why"]) == ("query", "campaign_daily", "an unknown field")
     before = read_all_rows(cli)
     again = cli.run("state", "park", *options)
@@ -96,8 +96,8 @@ def test_park_and_release(cli: CommandLine) -> None:
         3,
         ["nothing to release", "skipped: query campaign_daily: neither parked nor on hold"],
     )
-    assert cli.run("audit", "parked").lines == ["0 parked"]
-    actions = cli.run("audit", "actions", "--json").objects
+    assert cli.run("state", "inspect", "--list", "parked").lines == ["0 parked"]
+    actions = cli.run("audit", "--json").objects
     assert [(each["action"], each["operator"], each["filters"]) for each in actions[:2]] == [
         ("release", "ada", "--query campaign_daily"),
         ("park", "ada", "--query campaign_daily"),

@@ -1,8 +1,7 @@
-"""`state inspect` and `state publish`: filters, pages, the table and the JSON fields."""
+"""`state inspect`: filters, pages, the table and the JSON fields."""
 
 from dataclasses import fields
 
-import duckdb
 import pytest
 
 from ads_pipeline.domain.transitions import PartitionState
@@ -30,8 +29,8 @@ STATUS_FIELDS = (
     "last_attempt_outcome",
 )
 FORECAST_FIELDS = {
-    *("next_retry_at", "next_retry_reason", "terminal", "marked_terminal", "given_up", "on_hold_until"),
-    *("condition", "reason", "because", "detail", "operator", "acknowledged_because"),
+    *("next_retry_at", "next_retry_reason", "terminal", "terminal_because", "marked_terminal", "given_up"),
+    *("on_hold_until", "condition", "reason", "because", "detail", "operator", "acknowledged_because"),
     *("since", "report", "final_from", "next_command"),
     *("requested", "requested_at", "requested_by_action", "parked", "held_by_run"),
 }
@@ -126,13 +125,13 @@ def test_pages_cover_every_partition_once(demo_cli: DemoCommandLine, limit: int)
 
 def test_counts_stop_at_a_limit(demo_cli: DemoCommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     """A status with more partitions than the limit is reported as "more than" the limit."""
-    monkeypatch.setattr("ads_pipeline.operations.cli.state.listing.LARGEST_COUNT", 40)
+    monkeypatch.setattr("ads_pipeline.operations.cli.state.recorded.LARGEST_COUNT", 40)
     result = demo_cli.run("state", "inspect", *EVERY, "--limit", "50")
     assert result.lines[-3:-1] == [
         "more than 42 partitions: more than 40 success, 2 failed",
         "33 more follow; continue with",
     ]
-    monkeypatch.setattr("ads_pipeline.operations.cli.state.listing.LARGEST_COUNT", 30)
+    monkeypatch.setattr("ads_pipeline.operations.cli.state.recorded.LARGEST_COUNT", 30)
     result = demo_cli.run("state", "inspect", *EVERY, "--limit", "50")
     assert result.lines[-2] == "more than 30 more follow; continue with"
 
@@ -193,16 +192,3 @@ def test_data_column_shows_staleness_beside_status(empty_cli: CommandLine) -> No
 
 def _row_cells(cli: CommandLine) -> list[str]:
     return cli.run("state", "inspect", *EVERY).lines[1].split()[3:]
-
-
-def test_publish_writes_the_status_file(demo_cli: DemoCommandLine) -> None:
-    """The command prints the number of rows and the path, and DuckDB can read the file."""
-    result = demo_cli.run("state", "publish")
-    file = demo_cli.home / "partition_status.parquet"
-    found = duckdb.sql(f"SELECT asset_key, partition_values['date'] FROM '{file}'").fetchall()
-    assert result.out.startswith(f"{len(found)} rows in {file}")
-    assert {asset for asset, _day in found} == {
-        f"{asset}/{name}"
-        for asset in ("raw", "warehouse")
-        for name in ("campaign_daily", "ad_group_daily", "search_term_daily")
-    }

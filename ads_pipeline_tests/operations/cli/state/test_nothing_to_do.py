@@ -62,7 +62,7 @@ def test_large_numbers_are_not_counted_to_the_end(cli: CommandLine, monkeypatch:
     monkeypatch.setattr(action_preview, "LARGEST_COUNT", 3)
     with open_ledger(cli) as ledger:
         accepted_runs(ledger, [recent_key(customer) for customer in range(2001, 2006)])
-    result = cli.run("state", "mark-terminal", str(MARKED), *REASON)
+    result = cli.run("state", "terminal", str(MARKED), *REASON)
     assert (result.code, "already marked as terminal" in text_of(result.lines)) == (3, True)
     result = cli.run("state", "retry", "--all", *REASON, "--dry-run")
     assert f"skipped: more than 3 partitions, such as {SUCCESSFUL[0]}: status is success" in text_of(result.lines)

@@ -3,11 +3,15 @@
 import os
 import shutil
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 
 import duckdb
 import pytest
 from pyspark.sql import SparkSession
 
+from ads_pipeline.domain.run_snapshots import RunStatus
+from ads_pipeline.ledger.events.completed_runs import COMMAND_KILLED, COMMAND_SILENCE
+from ads_pipeline.ledger.events.event_log import EventLog, new_origin
 from ads_pipeline.ledger.events.event_reader import EventReader
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline_tests.lake.warehouse.builders import give_customer_bounds, list_version_files
@@ -63,8 +67,25 @@ def test_repair_writes_the_status_file(demo_cli: DemoCommandLine) -> None:
     assert demo_cli.run("reconcile", "--plan").code == 0
     assert not file.exists()
     assert demo_cli.run("reconcile").code == 0
-    (number,) = duckdb.sql(f"SELECT count(*) FROM '{file}'").fetchone() or (0,)
-    assert number > 0
+    found = duckdb.sql(f"SELECT asset_key, partition_values['date'] FROM '{file}'").fetchall()
+    assert {asset for asset, _day in found} == {
+        f"{asset}/{name}"
+        for asset in ("raw", "warehouse")
+        for name in ("campaign_daily", "ad_group_daily", "search_term_daily")
+    }
+
+
+def test_repair_folds_events_and_closes_killed_commands(empty_cli: CommandLine) -> None:
+    """The snapshots are up to date afterwards. The run of a command that was killed hours ago ends as failed."""
+    url, killed = f"sqlite:///{empty_cli.home / 'ledger.db'}", new_origin()
+    earlier = datetime.now(UTC) - COMMAND_SILENCE - timedelta(minutes=1)
+    with open_part(EventLog, url, clock=lambda: earlier) as log:
+        log.append(killed.make_event("RunStarted", at=earlier))
+    result = empty_cli.run("reconcile")
+    assert (result.code, result.err) == (0, f"run {killed.run_id} was closed as failed: {COMMAND_KILLED}\n")
+    with open_part(EventLog, url) as log:
+        assert log.list_lagging_runs() == []
+        assert log.get_current_snapshot(killed.run_id).status is RunStatus.FAILED
 
 
 def test_plan_changes_nothing(empty_cli: CommandLine) -> None:

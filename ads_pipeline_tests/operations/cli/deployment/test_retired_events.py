@@ -1,8 +1,7 @@
-"""Tests the commands `events follow` and `events retire`."""
+"""Tests the commands `events follow` and `ledger retire-events`."""
 
 import os
 import pty
-import signal
 import subprocess
 import sys
 from contextlib import suppress
@@ -11,62 +10,32 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from ads_pipeline.ledger.events.event_log import EventLog
-from ads_pipeline.testing.event_strategies import make_event
-from ads_pipeline_tests.operations.cli.deployment.builders import OTHER, RUN, append_at, make_run, running
+from ads_pipeline_tests.operations.cli.deployment.builders import OTHER, RUN, append_at, make_run
 from ads_pipeline_tests.operations.cli.running import MAIN_SCRIPT, CommandLine
-from ads_pipeline_tests.polling import wait_for
 
 REASON = ("--reason", "disk is full", "--operator", "ada")
-
-
-def test_follow_once_catches_up_and_exits(cli: CommandLine, log: EventLog) -> None:
-    """`follow --once` folds all present events and prints their number."""
-    log.append_many([make_event(RUN, "StepCompleted", f"s{number}") for number in range(1_234)])
-    first, second = (cli.run("events", "follow", "--once") for _time in range(2))
-    assert (first.code, first.out, first.err) == (0, "folded 1,234 events into snapshots\n", "")
-    assert second.out == "folded 0 events into snapshots\n"
-    assert log.list_lagging_runs() == []
-
-
-@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
-def test_follow_stops_cleanly_on_signals(cli: CommandLine, log: EventLog, url: str, stop: signal.Signals) -> None:
-    """`follow` folds events of other processes, prints lag alarms, and prints its total when it is stopped."""
-    append_at(url, datetime.now(UTC) - timedelta(seconds=7), make_run())
-    with running(cli, "events", "follow") as process:
-        wait_for(lambda: log.list_lagging_runs() == [])
-        log.append_many(make_run(OTHER))
-        wait_for(lambda: log.list_lagging_runs() == [])
-        assert process.stderr is not None
-        first = process.stderr.readline().decode()
-        last = next(line for line in map(bytes.decode, process.stderr) if "RESYNC" not in line)
-        process.send_signal(stop)
-        out, err = process.communicate(timeout=600)
-    assert first.startswith("PROJECTOR_LAG_HIGH: the snapshots are ")
-    assert first.endswith(" s behind the events\n")
-    assert last.startswith("NORMAL: the alarm is over")
-    assert (process.returncode, out, err) == (0, b"folded 14 events into snapshots\n", b"")
 
 
 def test_ended_run_can_be_retired(cli: CommandLine, log: EventLog) -> None:
     """Retiring deletes the events of one run and keeps its snapshot and other runs. A repeat does nothing."""
     log.append_many([*make_run(), *make_run(OTHER)])
-    dry = cli.run("events", "retire", "3f2a91bc", *REASON, "--dry-run")
+    dry = cli.run("ledger", "retire-events", "3f2a91bc", *REASON, "--dry-run")
     assert (dry.code, dry.out) == (0, f"would delete 7 events of run {RUN}\n")
     assert len(log.fetch(RUN)) == 7
-    done = cli.run("events", "retire", "3f2a91bc", *REASON, "--yes")
-    (logged,) = cli.run("audit", "actions", "--json").objects
+    done = cli.run("ledger", "retire-events", "3f2a91bc", *REASON, "--yes")
+    (logged,) = cli.run("audit", "--json").objects
     assert (done.code, done.out) == (0, f"deleted 7 events of run {RUN}\naction {logged['action_id']}\n")
     assert (logged["action"], logged["operator"], logged["reason"]) == ("retire_events", "ada", "disk is full")
-    assert logged["command"] == "events retire 3f2a91bc --reason 'disk is full' --operator ada --yes"
+    assert logged["command"] == "ledger retire-events 3f2a91bc --reason 'disk is full' --operator ada --yes"
     assert logged["filters"] == f"run {RUN}"
     assert (len(log.fetch(RUN)), len(log.fetch(OTHER))) == (0, 7)
     assert (
-        cli.run("events", "retire", RUN, *REASON, "--yes").out
+        cli.run("ledger", "retire-events", RUN, *REASON, "--yes").out
         == f"deleted nothing: run {RUN} has no events any more\n"
     )
     tail = cli.run("events", "tail", RUN)
     assert (tail.code, "its events were retired at" in tail.err) == (64, True)
-    text = " ".join(cli.run("events", "snapshot", RUN).out.split())
+    text = " ".join(cli.run("events", "tail", "--snapshot", RUN).out.split())
     assert "status FAILED" in text
     assert "the events are deleted" in text
 
@@ -75,7 +44,7 @@ def test_open_run_cannot_be_retired(cli: CommandLine, log: EventLog) -> None:
     """The exit code is 64, and the message has the status of the run."""
     log.append_many(make_run(ended=False))
     for more in ("--yes", "--dry-run"):
-        result = cli.run("events", "retire", RUN, *REASON, more)
+        result = cli.run("ledger", "retire-events", RUN, *REASON, more)
         assert (result.code, result.out) == (64, "")
         assert result.err == f"ads-pipeline: run {RUN}: its events cannot be retired while the run is RUNNING\n"
     assert len(log.fetch(RUN)) == 6
@@ -90,10 +59,10 @@ def test_runs_are_retired_by_day(cli: CommandLine, log: EventLog, url: str) -> N
         [*make_run("old-1"), *make_run("old-2"), *make_run("open", ended=False)],
     )
     append_at(url, midnight, make_run("new"))
-    arguments = ("events", "retire", "--ended-before", "2026-03-02", *REASON)
+    arguments = ("ledger", "retire-events", "--ended-before", "2026-03-02", *REASON)
     assert cli.run(*arguments, "--dry-run").out == "would delete 14 events of 2 runs\n"
     assert cli.run(*arguments, "--yes").out.startswith("deleted 14 events of 2 runs\naction ")
-    logged = cli.run("audit", "actions", "--json").objects
+    logged = cli.run("audit", "--json").objects
     assert {each["filters"] for each in logged} == {"run old-1", "run old-2"}
     assert [run_id for run_id in ("old-1", "old-2", "open", "new") if log.fetch(run_id)] == ["open", "new"]
     nothing = "deleted nothing: no run that ended before 2026-03-02 has events\n"
@@ -115,7 +84,7 @@ def test_retire_needs_one_target_and_a_confirmation(
 ) -> None:
     """Without exactly one target, or without a confirmation, nothing is deleted."""
     log.append_many(make_run())
-    result = cli.run("events", "retire", *REASON, *arguments)
+    result = cli.run("ledger", "retire-events", *REASON, *arguments)
     assert (result.code, result.out) == (64, "")
     assert message in result.err
     assert len(log.fetch(RUN)) == 7
@@ -129,7 +98,7 @@ def test_retire_asks_for_confirmation_on_a_terminal(
 ) -> None:
     """On a terminal the command asks with the number of events, and only "y" deletes."""
     log.append_many(make_run())
-    exit_code, output = run_with_answer(cli, answer, "events", "retire", RUN, *REASON)
+    exit_code, output = run_with_answer(cli, answer, "ledger", "retire-events", RUN, *REASON)
     assert f"Delete 7 events of run {RUN} for good?" in "".join(output.splitlines())
     assert (exit_code, len(log.fetch(RUN))) == (code, left)
 

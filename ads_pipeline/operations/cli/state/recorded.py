@@ -1,0 +1,209 @@
+"""Lists recorded partitions: those that filters select, those with data that are not current, and terminal ones."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Final
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from ads_pipeline.domain.days.conditions import ReportState
+from ads_pipeline.domain.days.materialization_status import DisplayStatus, StaleReason
+from ads_pipeline.domain.days.readability import DayCondition
+from ads_pipeline.domain.partition import PartitionKey, parse_key
+from ads_pipeline.domain.transitions import PartitionState, Status
+from ads_pipeline.ledger.ledger import LedgerReader
+from ads_pipeline.ledger.sql.ledger_values import StateFilter
+from ads_pipeline.operations.cli.command_line.options import Filters, Page
+from ads_pipeline.operations.cli.command_line.output import (
+    PARTITION_COLUMNS,
+    Column,
+    cell,
+    fields_of,
+    format_minute,
+    table_of,
+    write_results,
+)
+from ads_pipeline.operations.cli.state.day_ranges import day_fields
+from ads_pipeline.operations.cli.state.forecast import describe_forecasts, forecast_fields
+from ads_pipeline.pipeline.days.day_conditions import DayRules, describe_days
+from ads_pipeline.pipeline.days.next_steps import find_next_commands
+from ads_pipeline.pipeline.days.staleness import AssetStatus, PartitionStaleness, StalenessCalculator
+from ads_pipeline.settings.environment import Settings
+
+Keep = Callable[[Sequence[PartitionState]], list[PartitionState]]
+STATES_PER_READ: Final = 1_000
+STATUSES: Final = (Status.SUCCESS, Status.FAILED, Status.PENDING)  # in the order of the summary
+LARGEST_COUNT: Final = 10_000  # per status; counting a million would take longer than listing a page
+DATA_LABELS: Final = {
+    DisplayStatus.MATERIALIZED: "current",
+    DisplayStatus.STALE: "stale",
+    DisplayStatus.LAST_ATTEMPT_FAILED: "bad rerun",
+    DisplayStatus.NEVER_MATERIALIZED: "never",
+}
+STALE_LABELS: Final = {
+    StaleReason.FRESHNESS_POLICY: "reread due",
+    StaleReason.UPSTREAM_CHANGED: "not loaded",
+    StaleReason.CODE_CHANGED: "old code",
+}
+COLUMNS: Final = (
+    *PARTITION_COLUMNS,
+    Column("status", "status"),
+    Column("rows", "record_count"),
+    Column("attempts", "attempt_count"),
+    Column("data", "data"),
+    Column("updated", lambda row: format_minute(row["updated_at"]), from_width=140),
+    Column("run", "current_run_id", from_width=120),
+)
+STATUS_FIELDS: Final = (
+    "last_materialization_run_id",
+    "last_materialization_at",
+    "last_attempt_run_id",
+    "last_attempt_at",
+    "last_attempt_outcome",
+)
+
+
+def list_partitions(settings: Settings, ledger: LedgerReader, filters: Filters, page: Page, *, as_json: bool) -> None:
+    """The recorded partitions that match, in key order."""
+    selection = filters.select(settings)
+    shown = ledger.states.page(
+        selection, after=None if page.after is None else parse_key(page.after), limit=page.limit
+    )
+    rest = (
+        ledger.states.count_by_status(selection, after=shown[-1].key, max_count=LARGEST_COUNT)
+        if len(shown) == page.limit
+        else {}
+    )
+    notes = [count_statuses(ledger, selection) or filters.count(0, "recorded partition")]
+    if any(rest.values()):
+        notes += [f"{_describe_count(*rest.values())} more follow; continue with", f"  --after {shown[-1].key}"]
+    _write_partitions(settings, ledger, shown, notes, as_json=as_json)
+
+
+def list_stale(settings: Settings, ledger: LedgerReader, filters: Filters, page: Page, *, as_json: bool) -> None:
+    """The readable partitions whose data are not current, in key order."""
+
+    def keep_stale(states: Sequence[PartitionState]) -> list[PartitionState]:
+        current = _calculate(settings, ledger, [state.key for state in states])
+        return [state for state in states if _data_label(current[state.key]) in STALE_LABELS.values()]
+
+    selection = replace(filters.select(settings), statuses=frozenset({Status.SUCCESS}))
+    shown, more = page.cut(_find(ledger, selection, page, keep_stale), lambda state: state.key)
+    _write_partitions(settings, ledger, shown, [filters.count(len(shown), "stale partition"), *more], as_json=as_json)
+
+
+def list_terminal(settings: Settings, ledger: LedgerReader, filters: Filters, page: Page, *, as_json: bool) -> None:
+    """The failed partitions that are terminal, and the pending ones whose fetches were given up, in key order."""
+
+    def keep_terminal(states: Sequence[PartitionState]) -> list[PartitionState]:
+        forecasts = ledger.retry_queue.forecast(states, settings.retry_policy)
+        return [state for state in states if forecasts[state.key].terminal or forecasts[state.key].given_up]
+
+    selection = replace(filters.select(settings), statuses=frozenset({Status.FAILED, Status.PENDING}))
+    shown, more = page.cut(_find(ledger, selection, page, keep_terminal), lambda state: state.key)
+    _write_partitions(
+        settings, ledger, shown, [filters.count(len(shown), "terminal failure"), *more], as_json=as_json
+    )
+
+
+def _find(ledger: LedgerReader, selection: StateFilter, page: Page, keep: Keep) -> list[PartitionState]:
+    """Read partitions until more than a page is kept: what is kept depends on the clock, so no index has it."""
+    after, found = None if page.after is None else parse_key(page.after), list[PartitionState]()
+    while len(found) <= page.limit and (states := ledger.states.page(selection, after=after, limit=STATES_PER_READ)):
+        found += keep(states)
+        after = states[-1].key
+    return found
+
+
+def _write_partitions(
+    settings: Settings, ledger: LedgerReader, shown: Sequence[PartitionState], notes: Sequence[str], *, as_json: bool
+) -> None:
+    keys = [state.key for state in shown]
+    if as_json:
+        described = _describe(settings, ledger, keys)
+        write_results(partition_rows(settings, ledger, described), (), notes, as_json=True)
+        return
+    current, days = _calculate(settings, ledger, keys), _describe(settings, ledger, keys)
+    forecasts = ledger.retry_queue.forecast(shown, settings.retry_policy)
+    rows = [fields_of(state) | {"data": _data_label(current[state.key], days[state.key].report)} for state in shown]
+    remarks = _remarks(shown, dict(describe_forecasts(forecasts)))
+    write_results((), [*table_of(rows, COLUMNS), *remarks], notes, as_json=False)
+
+
+def partition_rows(
+    settings: Settings, ledger: LedgerReader, days: Mapping[PartitionKey, DayCondition]
+) -> Iterator[dict[str, object]]:
+    """Every field of each partition, for JSON. A partition without a row is pending, without attempts."""
+    states = ledger.states.get_many(days)
+    current = _calculate(settings, ledger, list(days))
+    forecasts = ledger.retry_queue.forecast(list(states.values()), settings.retry_policy)
+    commands = find_next_commands(ledger, days, settings.retry_policy)
+    for key, day in days.items():
+        fields = state_fields(states[key], current[key]) | forecast_fields(forecasts[key])
+        yield fields | day_fields(day, commands[key])
+
+
+def _describe(
+    settings: Settings, ledger: LedgerReader, keys: Sequence[PartitionKey]
+) -> dict[PartitionKey, DayCondition]:
+    return describe_days(ledger, keys, DayRules.read(ledger, settings, now=datetime.now(UTC)))
+
+
+def _calculate(
+    settings: Settings, ledger: LedgerReader, keys: Sequence[PartitionKey]
+) -> dict[PartitionKey, PartitionStaleness]:
+    now = datetime.now(UTC)
+    calculator = StalenessCalculator.of_ledger(ledger, settings.google_apis, now=now)
+    return calculator.calculate(ledger.statuses, keys, now=now)
+
+
+def state_fields(state: PartitionState, current: PartitionStaleness) -> dict[str, object]:
+    """Every field of the state in table order, then the status of each asset."""
+    return fields_of(state) | _asset_fields("raw", current.raw) | _asset_fields("warehouse", current.warehouse)
+
+
+def _asset_fields(asset: str, current: AssetStatus) -> dict[str, object]:
+    stale = {
+        "display_status": current.display,
+        "stale_since": current.stale and current.stale.since,
+        "stale_reasons": list(current.reasons),
+    }
+    stored = {name: getattr(current.status, name, None) for name in STATUS_FIELDS}
+    return {f"{asset}_{name}": value for name, value in (stale | stored).items()}
+
+
+def _data_label(current: PartitionStaleness, report: ReportState | None = None) -> str:
+    """How current the data are, as a short label; of current data whether their figures are final, if it is known."""
+    shown = current.summary
+    if shown.display is DisplayStatus.STALE and shown.stale:
+        return STALE_LABELS[shown.stale.reason]
+    if shown is current.warehouse and shown.display is DisplayStatus.NEVER_MATERIALIZED:
+        return STALE_LABELS[StaleReason.UPSTREAM_CHANGED]
+    return report if report and shown.display is DisplayStatus.MATERIALIZED else DATA_LABELS[shown.display]
+
+
+def count_statuses(ledger: LedgerReader, selection: StateFilter) -> str:
+    """How many of the selected partitions have each status; empty when none is recorded."""
+    tally = ledger.states.count_by_status(selection, max_count=LARGEST_COUNT)
+    if not any(tally.values()):
+        return ""
+    parts = ", ".join(f"{_describe_count(tally[status])} {status}" for status in STATUSES if tally[status])
+    return f"{_describe_count(*tally.values())} {'partition' if sum(tally.values()) == 1 else 'partitions'}: {parts}"
+
+
+def _describe_count(*counts: int) -> str:
+    """The sum of counts that may each have stopped at the limit."""
+    least = sum(min(count, LARGEST_COUNT) for count in counts)
+    return f"more than {least:,}" if any(count > LARGEST_COUNT for count in counts) else f"{least:,}"
+
+
+def _remarks(shown: Sequence[PartitionState], forecasts: Mapping[PartitionKey, str]) -> Iterator[RenderableType]:
+    """The error message and the forecast of each partition that has one."""
+    for each in shown:
+        forecast = forecasts.get(each.key)
+        if each.error_message:  # it starts with the run
+            yield from (cell(f"{each.key}/{each.error_message}"), *([cell(forecast)] if forecast else []), Text(""))
+        elif forecast:
+            yield from (cell(f"{each.key}: {forecast}"), Text(""))
