@@ -49,7 +49,7 @@ class Repair:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class ReconcilePlan:
     """The repairs of a query's days in their order, and the damaged data files of its table."""
 
     repairs: tuple[Repair, ...] = ()
@@ -67,7 +67,7 @@ class Plan:
         keys = (repair.key for repair in self.repairs if repair.kind is RepairKind.RELOAD)
         return sorted(key for key in keys if _is_in(damaged, key))
 
-    def grant(self, granted: Collection[PartitionKey]) -> "Plan":
+    def grant(self, granted: Collection[PartitionKey]) -> "ReconcilePlan":
         """What may be carried out by one who may write to these partitions only.
 
         A damaged file stays until all of its partitions are granted, and so do its other repairs.
@@ -76,7 +76,7 @@ class Plan:
         kept = tuple(file for file in self.damaged if not any(_is_in(file, key) for key in refused))
         waiting = [file for file in self.damaged if file not in kept]
         repairs = (repair for repair in self.repairs if repair.key in granted)
-        return Plan(
+        return ReconcilePlan(
             repairs=tuple(each for each in repairs if not any(_is_in(file, each.key) for file in waiting)),
             damaged=kept,
         )
@@ -201,7 +201,7 @@ class ReconcilePlanner:
     def __init__(self, *, publications: Publications, warehouse: Warehouse) -> None:
         self.publications, self.warehouse = publications, warehouse
 
-    def plan(self, window: DayWindow) -> Plan:
+    def plan(self, window: DayWindow) -> ReconcilePlan:
         """List the differences of a query's days, in the order of their repair.
 
         The table is read before the ledger, so that a load that ends in between is not reported as a difference.
@@ -218,7 +218,7 @@ class ReconcilePlanner:
             readable=self.publications.readable_runs(others),
             damaged=held.damaged,
         )
-        return Plan(repairs=tuple(repairs), damaged=held.damaged)
+        return ReconcilePlan(repairs=tuple(repairs), damaged=held.damaged)
 
 
 class Reconciliation(ReconcilePlanner):
@@ -242,7 +242,7 @@ class Reconciliation(ReconcilePlanner):
         """Carry out the plan. Loads and other reconciliations may run at the same time."""
         return self.carry_out(self.plan(window), window)
 
-    def carry_out(self, plan: Plan, window: DayWindow) -> ReconcileResult:
+    def carry_out(self, plan: ReconcilePlan, window: DayWindow) -> ReconcileResult:
         """Carry out the repairs that were planned for a window."""
         if self._claim is not None and plan:
             plan = plan.grant(self._claim({repair.key for repair in plan.repairs}))

@@ -3,7 +3,7 @@
 So the help of the program needs no database library, and a command loads no module of another one.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
@@ -59,10 +59,7 @@ GROUPS: Final[Mapping[str, Group]] = {
     ),
     "events": Group(
         help="Show the runs, their events and their snapshots.",
-        commands={
-            "runs": "deployment.events_commands:list_runs",
-            "tail": "deployment.events_commands:tail",
-        },
+        commands={"runs": "deployment.events_commands:list_runs", "tail": "deployment.events_commands:tail"},
     ),
     "ledger": Group(
         help="Copy or compare the ledger, set rights of roles, and delete old events.",
@@ -140,12 +137,7 @@ def _load_command(name: str, function: str) -> Any:
 
 def _find_similar(name: str, top: Sequence[str]) -> list[str]:
     """The full names of the commands with this name, or else with the most similar one."""
-    full_names = [*top, *_list_full_names()]
+    full_names = [*top, *(f"{group} {each}" for group, found in GROUPS.items() for each in found.commands)]
     names = {each.rpartition(" ")[2] for each in full_names}
     nearest = [name] if name in names else get_close_matches(name, names, n=1)
     return [each for each in full_names if each.rpartition(" ")[2] in nearest]
-
-
-def _list_full_names() -> Iterator[str]:
-    for name, group in GROUPS.items():
-        yield from (f"{name} {each}" for each in group.commands)

@@ -13,9 +13,10 @@ from typing import Annotated, Any, Final
 import typer
 
 from ads_pipeline.domain.days.conditions import CONDITIONS
+from ads_pipeline.domain.errors import BadCommand
 from ads_pipeline.domain.log_lines import configure_logging
-from ads_pipeline.domain.quoting import count_of
-from ads_pipeline.lake.storage.durable_files import leave_access_to_umask
+from ads_pipeline.domain.quoting import count_of, printable
+from ads_pipeline.lake.storage.durable_files import atomic_write, leave_access_to_umask
 from ads_pipeline.operations.cli.command_line.exit_codes import CommandGroup
 from ads_pipeline.operations.cli.command_line.options import AsJson, Filters, Page, Queries, command
 from ads_pipeline.operations.cli.command_line.parsing import open_ledger, parse_queries
@@ -173,9 +174,19 @@ def metrics(
     With --output, the file is replaced atomically, for the textfile collector of node_exporter. The umask decides who
     may read it. No metric names a customer.
     """
-    from ads_pipeline.operations.cli.deployment.metrics_command import write_metrics  # noqa: PLC0415 - only this command needs it
+    from ads_pipeline.operations.metrics import MetricsReader  # noqa: PLC0415 - only this command needs it
 
-    write_metrics(settings, output)
+    with open_ledger(settings) as ledger:
+        text = MetricsReader(settings=settings, ledger=ledger, now=datetime.now(UTC)).text
+    if output is None:
+        typer.echo(text, nl=False)
+        return
+    try:
+        with atomic_write(output, by_umask=True) as file:
+            file.write(text)
+    except OSError as error:
+        advice = "name a file in a directory that exists and that you may write to"
+        raise BadCommand(f"--output {printable(str(output))}: {error.strerror}; {advice}") from error
 
 
 @command(app, "doctor")

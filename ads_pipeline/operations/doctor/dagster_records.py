@@ -59,7 +59,7 @@ class WaitingRuns:
 
 
 def has_records(home: Path, postgres_url: str | None) -> bool:
-    """Whether Dagster's table of runs exists."""
+    """True if Dagster's table of runs exists."""
     if postgres_url is None:
         return (home / _RUNS_FILE).is_file()
     return _transact(home / _RUNS_FILE, postgres_url, _has_table)

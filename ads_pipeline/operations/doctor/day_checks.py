@@ -36,7 +36,7 @@ def check_days(deployment: Deployment) -> Iterator[Finding]:
 
 
 def describe_days_that_need_you(deployment: Deployment) -> str:
-    """How many days need a person, whatever their condition."""
+    """The number of days that need a person, in any condition."""
     number = len(_find_days(deployment, NEEDS_OPERATOR))
     return f"{count_days(number)}: ads-pipeline state inspect lists them" if number else "no day needs you"
 
@@ -59,7 +59,7 @@ def find_steps(deployment: Deployment, keys: Iterable[PartitionKey]) -> Mapping[
 
 
 def _is_lost(deployment: Deployment, state: PartitionState) -> bool:
-    """Whether the sealed files of the current run of a success are gone or changed."""
+    """True if the sealed files of the current run of a success are gone or changed."""
     if state.status is not Status.SUCCESS or state.current_run_id is None:
         return False
     known = deployment.ledger.inspect_run(Run(key=state.key, run_id=state.current_run_id))

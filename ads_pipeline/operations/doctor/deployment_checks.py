@@ -39,7 +39,7 @@ from ads_pipeline.settings.environment import DAGSTER_SETTINGS
 if TYPE_CHECKING:
     from ads_pipeline.lake.warehouse.file_damage import DamagedFile
     from ads_pipeline.lake.warehouse.table_values import WarehouseTable
-    from ads_pipeline.pipeline.reconciliation import Plan, ReconcilePlanner
+    from ads_pipeline.pipeline.reconciliation import ReconcilePlan, ReconcilePlanner
 
 MAX_CLOCK_SKEW: Final = timedelta(seconds=5)
 MAX_SNAPSHOT_LAG: Final = timedelta(seconds=10)
@@ -106,7 +106,7 @@ def _check_table(deployment: Deployment, planner: "ReconcilePlanner", table: "Wa
 
 
 def _describe_damaged_file(
-    table: "WarehouseTable", damaged: "DamagedFile", plan: "Plan", steps: Mapping[PartitionKey, str]
+    table: "WarehouseTable", damaged: "DamagedFile", plan: "ReconcilePlan", steps: Mapping[PartitionKey, str]
 ) -> Finding:
     """A damaged data file. `steps` has the next command of each partition that raw cannot load again."""
     from ads_pipeline.lake.warehouse.file_damage import name_held  # noqa: PLC0415
@@ -298,7 +298,7 @@ def _describe_pointer(pointer: MisplacedPointer) -> Finding:
 
 
 def _is_lost(run: OpenRun, now: datetime) -> bool:
-    """Whether the lease of the run expired, or a run without a lease emitted no event for a day."""
+    """True if the lease of the run expired, or a run without a lease emitted no event for a day."""
     return run.lease_expires_at < now if run.lease_expires_at else now - run.last_event_at > DAY
 
 

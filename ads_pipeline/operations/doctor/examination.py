@@ -28,7 +28,7 @@ SLOW_LIMIT: Final = timedelta(minutes=30)  # of one that reads every run or row
 _T = TypeVar("_T")
 
 
-class NoAnswer(Exception):
+class CheckTimedOut(Exception):
     """A check did not end within its limit."""
 
     def __init__(self, limit: timedelta) -> None:
@@ -236,17 +236,17 @@ def run_check(
 
     try:
         return run_within(limit or check.limit or (SLOW_LIMIT if check.slow else LIMIT), run)
-    except (AdsPipelineError, OSError, NoAnswer) as error:
+    except (AdsPipelineError, OSError, CheckTimedOut) as error:
         return CheckReport(
             name=check.name,
             condition=check.condition,
             reason=_one_line(error),
-            has_no_answer=isinstance(error, NoAnswer),
+            has_no_answer=isinstance(error, CheckTimedOut),
         )
 
 
 def run_within(limit: timedelta, work: Callable[[], _T]) -> _T:
-    """Return the result of the work or raise its exception; raise NoAnswer after the limit.
+    """Return the result of the work or raise its exception; raise CheckTimedOut after the limit.
 
     The work's thread goes on then, and ends with the process at the latest.
     """
@@ -262,7 +262,7 @@ def run_within(limit: timedelta, work: Callable[[], _T]) -> _T:
     thread.start()
     thread.join(limit.total_seconds())
     if thread.is_alive():
-        raise NoAnswer(limit)
+        raise CheckTimedOut(limit)
     if errors:
         raise errors[0]
     return results[0]
@@ -293,7 +293,7 @@ def _open_ledger(
         problem = f"its schema is at revision {error.found}; this release needs {error.expected}"
         step = "run ads-pipeline migrate, or use the release that wrote it"
         return _report(name, promise, [make_error("the ledger", problem, step)]), None
-    except (AdsPipelineError, NoAnswer) as error:
+    except (AdsPipelineError, CheckTimedOut) as error:
         return CheckReport(name=name, condition=promise, reason=_one_line(error)), None
 
 

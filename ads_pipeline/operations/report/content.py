@@ -38,7 +38,7 @@ CurrencyOf = Callable[[PartitionKey], str]  # from the seal of a readable partit
 
 
 class Note(NamedTuple):
-    """Why a day needs an operator or is not readable: since when, in seconds, why, attempts, by whom, command.
+    """A day that needs an operator or is not readable: its time in seconds, reason, attempts, operator and command.
 
     The reason and the command are numbers of texts in `ReportContent.texts`.
     """

@@ -124,7 +124,7 @@ class Filters:
         )
 
     def count(self, number: int, noun: str) -> str:
-        """How many entries were found; for none also what was looked for."""
+        """The number of entries; for none also what was looked for."""
         return count_of(number, noun) if number else f"0 {noun}s match {self}" if str(self) else f"0 {noun}s"
 
     @property

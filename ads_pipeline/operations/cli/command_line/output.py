@@ -135,7 +135,7 @@ def _rows_below_headings(
 
 
 def _fits(values: Sequence[Sequence[object]], columns: Sequence[Column], width: int) -> bool:
-    """Whether the last column can show each text on a few lines without breaking a word."""
+    """True if the last column can show each text on a few lines without breaking a word."""
     left = width - sum(size + CELL_PADDING[1] for size in _column_widths(values, columns)[:-1])
     texts = [cell(row[-1]) for row in values]
     longest = max((cell_len(word) for text in texts for word in text.plain.split()), default=0)
@@ -235,7 +235,7 @@ def cell(value: object, *, style: str = "") -> Text:
 
 
 def is_number(value: object) -> bool:
-    """Whether it is a number, which a boolean is not."""
+    """True for a number, which a boolean is not."""
     return isinstance(value, Number) and not isinstance(value, bool)
 
 

@@ -1,7 +1,7 @@
 """Checks the arguments that commands share (dates, customers, queries, runs) and opens the ledger for them."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
@@ -11,18 +11,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 from ads_pipeline.domain.errors import BadCommand, BadName, EventsNotFound, LedgerMissing
 from ads_pipeline.domain.partition import PartitionKey, parse_date, parse_key, validate_name
 from ads_pipeline.lake.raw.landing import RawRuns
-from ads_pipeline.ledger.sql.ledger_values import StateFilter
+from ads_pipeline.ledger.sql.ledger_values import DayWindow, StateFilter
 from ads_pipeline.settings.environment import Settings, abbreviate_home, has_ledger
 
 if TYPE_CHECKING:
     from ads_pipeline.ledger.events.event_reader import EventReader, RunHead
     from ads_pipeline.ledger.ledger import Ledger, LedgerReader
-    from ads_pipeline.pipeline.readers import Readers
 
 OTHER_DATE: Final = re.compile(r"([0-9]{4})[-/.]?([0-9]{1,2})[-/.]?([0-9]{1,2})")  # spelt otherwise, year first
 _PRINTED_BY_GOOGLE: Final = re.compile(r"[0-9]{3}-[0-9]{3}-[0-9]{4}")
 SHORTEST_RUN_PREFIX: Final = 4  # characters; Dagster's UI shows the first eight
-
 
 Value = TypeVar("Value")
 
@@ -100,13 +98,26 @@ def parse_queries(given: Sequence[str] | None, settings: Settings) -> list[str]:
 
 
 def is_selected(key: PartitionKey, selection: StateFilter) -> bool:
-    """Whether the customer, the query and the day of a partition match the filter."""
+    """True if the customer, the query and the day of a partition match the filter."""
     return (
         (selection.customer_ids is None or key.customer_id in selection.customer_ids)
         and (selection.query_names is None or key.query_name in selection.query_names)
         and (selection.since is None or key.logical_date >= selection.since)
         and (selection.until is None or key.logical_date <= selection.until)
     )
+
+
+def day_windows(settings: Settings, selection: StateFilter) -> Iterator[DayWindow]:
+    """The selected days of each selected query: by default from the query file's start_date to today."""
+    apis = settings.google_apis
+    for name in sorted(selection.query_names or apis.queries):
+        yield DayWindow(
+            source=apis.source,
+            query_name=name,
+            since=selection.since or apis.start_date,
+            until=selection.until or datetime.now(UTC).date(),
+            customers=selection.customer_ids,
+        )
 
 
 def open_ledger(settings: Settings) -> AbstractContextManager["LedgerReader"]:
@@ -133,13 +144,6 @@ def open_ledger_for_writing(settings: Settings) -> AbstractContextManager["Ledge
 
     require_ledger(settings)
     return Ledger.opened(settings.database_url, tenancy=settings.tenancy, create=False)
-
-
-def make_readers(settings: Settings, ledger: "LedgerReader") -> "Readers":
-    """The readers of the warehouse. Their module loads DuckDB and Spark's client."""
-    from ads_pipeline.pipeline.readers import Readers  # noqa: PLC0415 - see above
-
-    return Readers.of_deployment(ledger, settings)
 
 
 def find_run(reader: "EventReader", word: str) -> "RunHead":

@@ -1,10 +1,8 @@
 """The commands `accounts`: the accounts that discovery found, what stops their fetches, and a new discovery."""
 
-import os
 from collections.abc import Iterator
 from typing import Any, Final
 
-from ads_pipeline.domain.errors import BadSettings, Mistake
 from ads_pipeline.domain.fetching.account import PARKED_BY_DISCOVERY, Account
 from ads_pipeline.domain.fetching.quota import Hold
 from ads_pipeline.domain.fetching.retry_forecast import Parking
@@ -12,7 +10,8 @@ from ads_pipeline.domain.quoting import count_of
 from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.operations.cli.command_line.options import AsJson, Customers
 from ads_pipeline.operations.cli.command_line.output import Column, fields_of, format_minute, write_list
-from ads_pipeline.operations.cli.command_line.parsing import open_ledger, open_ledger_for_writing, parse_customers
+from ads_pipeline.operations.cli.command_line.parsing import open_ledger, parse_customers
+from ads_pipeline.operations.cli.google_ads.extraction_opening import open_extraction
 from ads_pipeline.settings.environment import Settings
 
 COLUMNS: Final = (
@@ -50,20 +49,9 @@ def discover(settings: Settings, *, as_json: AsJson = False) -> bool:
     parked and not asked again until it is released. Dagster gets the new customers from its own daily job. Exit code:
     0 when every other login answered and there is one, else 1.
     """
-    if settings.google_ads is None:
-        problem = "is off: set it to env or to the path of a google-ads.yaml"
-        raise BadSettings((Mistake(location="ADS_PIPELINE_GOOGLE_ADS", problem=problem),))
-    # Both load the client of Google Ads, or check that it is there.
-    from ads_pipeline.google_ads.configuration import check_installation, read_configuration  # noqa: PLC0415
-
-    apis = settings.google_apis
-    check_installation(apis.api_version, f"{settings.queries_file}: api_version")
-    configuration = read_configuration(settings.google_ads, os.environ)
-    from ads_pipeline.pipeline.extraction.google_ads_extraction import Extraction  # noqa: PLC0415 - imports the client
-
-    with open_ledger_for_writing(settings) as ledger:
-        report = Extraction(apis=apis, configuration=configuration, ledger=ledger).discover()
-        rows = list(_rows(settings, ledger, None))
+    with open_extraction(settings) as extraction:
+        report = extraction.discover()
+        rows, warnings = list(_rows(settings, extraction.ledger, None)), extraction.configuration.warnings
     counts = {name: len(getattr(report.changes, name)) for name in ("new", "parked", "released", "gone")}
     notes = [f"{count_of(len(rows), 'account')}: " + ", ".join(f"{count:,} {name}" for name, count in counts.items())]
     notes += [
@@ -73,7 +61,7 @@ def discover(settings: Settings, *, as_json: AsJson = False) -> bool:
     notes += [f"parked {account}: {fault.error_class}: {fault.message}" for account, fault in report.refused.items()]
     if report.failure is not None and not report.failed:
         notes.append(report.failure)
-    write_list(rows, COLUMNS, [*configuration.warnings, *notes], as_json=as_json)
+    write_list(rows, COLUMNS, [*warnings, *notes], as_json=as_json)
     return bool(report.failed) or report.failure is not None
 
 

@@ -25,7 +25,7 @@ _QUERY: Final = """{
 
 
 class DagsterStart:
-    """What has answered since the start of Dagster. Its UI listens at this host and port."""
+    """Asks which parts of Dagster have answered since its start. Its UI listens at this host and port."""
 
     def __init__(self, host: str, port: int) -> None:
         self._host, self._port = LOOPBACK_OF.get(host, host), port
@@ -43,7 +43,7 @@ class DagsterStart:
         return ([] if is_loaded else [LOCATION]) + ([] if runs else [DAEMON])
 
     def find_load_error(self) -> str | None:
-        """Why the code location did not load, or None."""
+        """The error with which the code location did not load, or None."""
         entries = (self._ask() or {}).get("workspaceOrError", {}).get("locationEntries") or []
         errors = ((each.get("locationOrLoadError") or {}).get("message") for each in entries)
         lines = next(filter(None, errors), "").strip().splitlines()

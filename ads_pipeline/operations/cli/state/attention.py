@@ -13,9 +13,10 @@ from ads_pipeline.domain.days.readability import DayCondition
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.quoting import count_of
 from ads_pipeline.ledger.ledger import LedgerReader
-from ads_pipeline.ledger.sql.ledger_values import DayWindow, StateFilter
+from ads_pipeline.ledger.sql.ledger_values import StateFilter
 from ads_pipeline.ledger.state.first_days import FirstDays
 from ads_pipeline.operations.cli.command_line.output import STATUS_STYLES, Column, format_minute, table_of
+from ads_pipeline.operations.cli.command_line.parsing import day_windows
 from ads_pipeline.operations.cli.state.day_ranges import DayRange, find_ranges
 from ads_pipeline.pipeline.days.day_conditions import DayRules, find_days
 from ads_pipeline.pipeline.days.next_steps import DAYS, find_next_commands, name_days
@@ -34,18 +35,11 @@ def find_listed_days(
     settings: Settings, ledger: LedgerReader, selection: StateFilter, conditions: Collection[Condition]
 ) -> dict[PartitionKey, DayCondition]:
     """Find the selected days with one of the conditions: of every query of the query file, from its start_date on."""
-    apis, now = settings.google_apis, datetime.now(UTC)
-    first_days = ledger.days.first_days(apis.source, selection.customer_ids)
-    rules, days = DayRules.read(ledger, settings, now=now), dict[PartitionKey, DayCondition]()
-    for name in sorted(selection.query_names or apis.queries):
-        window = DayWindow(
-            source=apis.source,
-            query_name=name,
-            since=selection.since or apis.start_date,
-            until=selection.until or now.date(),
-            customers=selection.customer_ids,
-        )
-        starts = first_days.of_query(name)
+    first_days = ledger.days.first_days(settings.google_apis.source, selection.customer_ids)
+    rules = DayRules.read(ledger, settings, now=datetime.now(UTC))
+    days = dict[PartitionKey, DayCondition]()
+    for window in day_windows(settings, selection):
+        starts = first_days.of_query(window.query_name)
         days |= find_days(ledger, window, conditions, first_days=starts, rules=rules)
     return days
 

@@ -85,7 +85,7 @@ def _noun(plan: Plan) -> str:
 
 
 def _notes(plan: Plan, selected: object) -> Iterator[str]:
-    """How much changes, and what is left out: each reason with its number and the first example."""
+    """The number of changes, and each reason for leaving targets out, with its number and the first example."""
     if plan.changes:
         yield f"{count_of(len(plan.changes), _noun(plan))} to {plan.action.name}{_status_counts(plan.changes)}"
     else:

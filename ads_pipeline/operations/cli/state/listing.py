@@ -185,7 +185,7 @@ def _write_days(
 
 
 def _list_parked(settings: Settings, ledger: LedgerReader, *, as_json: bool) -> None:
-    """What is not fetched, with time and reason, and the holds."""
+    """The parked accounts, queries and sources, with time and reason, and the holds."""
     source = settings.google_apis.source
     rows = [fields_of(parking) for parking in ledger.retry_queue.list_parkings(source)]
     holds = (f"{hold}; to lift it now: {hold.release_command}" for hold in ledger.quota.list_holds(source))

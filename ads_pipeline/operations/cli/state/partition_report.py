@@ -72,7 +72,7 @@ class PartitionReport:
 
     @property
     def is_known(self) -> bool:
-        """Whether the ledger or the raw folder holds anything of the partition."""
+        """True if the ledger or the raw folder holds anything of the partition."""
         return bool(self.publication or self.registered or self.sealed or self.events or self.actions)
 
     @property
@@ -151,7 +151,7 @@ def _describe_account_day(
     day: DayCondition,
     now: datetime,
 ) -> str | None:
-    """Whether the day is settled, provisional, closed or unrecoverable; None for an account that is not known."""
+    """The day as settled, provisional, closed or unrecoverable; None for an account that is not known."""
     if account is None:
         return None
     days = AccountDays(apis=settings.google_apis, accounts={account.customer_id: account}, now=now)
@@ -183,7 +183,7 @@ def _find_new_customer(ledger: LedgerReader, key: PartitionKey) -> str | None:
 
 
 def _find_no_asset_reason(settings: Settings, key: PartitionKey) -> str | None:
-    """Why Dagster has no asset partition for the key, or None when it has one."""
+    """The reason why Dagster has no asset partition for the key, or None when it has one."""
     apis, file = settings.google_apis, settings.queries_file
     if key.source != apis.source:
         return f"{file} defines the source {apis.source}"

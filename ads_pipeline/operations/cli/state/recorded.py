@@ -175,7 +175,7 @@ def _asset_fields(asset: str, current: AssetStatus) -> dict[str, object]:
 
 
 def _data_label(current: PartitionStaleness, report: ReportState | None = None) -> str:
-    """How current the data are, as a short label; of current data whether their figures are final, if it is known."""
+    """A short label of how current the data are; for current data, of how final their figures are, if it is known."""
     shown = current.summary
     if shown.display is DisplayStatus.STALE and shown.stale:
         return STALE_LABELS[shown.stale.reason]
@@ -185,7 +185,7 @@ def _data_label(current: PartitionStaleness, report: ReportState | None = None) 
 
 
 def count_statuses(ledger: LedgerReader, selection: StateFilter) -> str:
-    """How many of the selected partitions have each status; empty when none is recorded."""
+    """The number of selected partitions with each status; empty when none is recorded."""
     tally = ledger.states.count_by_status(selection, max_count=LARGEST_COUNT)
     if not any(tally.values()):
         return ""

@@ -40,7 +40,7 @@ PARTITIONS_AND_OPTIONS: Final = "give either partitions or the options that sele
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Targets:
-    """What an action is about, the own options of its preview, and what needs a confirmation even for one change."""
+    """The targets of an action, the own options of its preview, and warnings that need a confirmation."""
 
     selection: Selection
     preview_options: Mapping[str, Any] = field(default_factory=dict)

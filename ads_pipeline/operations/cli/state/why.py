@@ -183,7 +183,7 @@ def _describe_asset(asset: AssetStatus, done: str, verdicts: Sequence[Attempt] =
 
 
 def _describe_attempts(asset: AssetStatus, done: str, verdicts: Sequence[Attempt]) -> Iterator[str]:
-    """Which run materialized the asset, and what became of the last attempt if it failed. One run is named once."""
+    """The run that materialized the asset, and the end of the last attempt if it failed. One run is named once."""
     status, ends = asset.status, dict[str, list[str]]()
     if status and status.last_materialization_at:
         run_id = str(status.last_materialization_run_id)
@@ -228,7 +228,7 @@ def _run_lines(report: PartitionReport, settings: Settings) -> Iterator[tuple[st
 
 
 def _describe_problem(report: PartitionReport, run_id: str) -> str:
-    """What is wrong with the sealed run on disk now; empty when it is intact or unknown."""
+    """The damage of the sealed run on disk; empty when it is intact or unknown."""
     if report.sealed is None:
         return ""
     sealed = report.sealed.get(run_id)

@@ -1,7 +1,7 @@
 """The command `warehouse gaps`: the expected days that readers do not see, for whom, since when and why."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from typing import Annotated, Final
 
@@ -13,7 +13,6 @@ from ads_pipeline.domain.days.conditions import count_unreadable
 from ads_pipeline.domain.days.readability import DayCondition
 from ads_pipeline.domain.errors import BadCommand
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.ledger.sql.ledger_values import DayWindow
 from ads_pipeline.operations.cli.command_line.options import DATE_FORMAT, AsJson, Filters
 from ads_pipeline.operations.cli.command_line.output import (
     STATUS_STYLES,
@@ -22,7 +21,7 @@ from ads_pipeline.operations.cli.command_line.output import (
     table_of,
     write_results,
 )
-from ads_pipeline.operations.cli.command_line.parsing import open_ledger, parse_customers, parse_queries
+from ads_pipeline.operations.cli.command_line.parsing import day_windows, open_ledger
 from ads_pipeline.operations.cli.state.attention import describe_unknown
 from ads_pipeline.operations.cli.state.day_ranges import DayRange, day_rows, find_ranges
 from ads_pipeline.pipeline.days.day_conditions import DayRules, find_gaps
@@ -62,19 +61,19 @@ def list_gaps(settings: Settings, filters: GapFilters, *, as_json: AsJson = Fals
 
     Exit code: 0 without gaps, 1 with gaps or for a customer that is not known.
     """
-    names, given = parse_queries(filters.query, settings), parse_customers(filters.customer)
     since, until = _expected_days(settings, filters)
-    source = settings.google_apis.source
+    selection = replace(filters.select(settings), since=since, until=until)
     with open_ledger(settings) as ledger:
-        first_days = ledger.days.first_days(source, given)
-        unknown = describe_unknown(first_days, given)
-        rules, found = DayRules.read(ledger, settings, now=datetime.now(UTC)), {}
-        for name in names:
-            window = DayWindow(source=source, query_name=name, since=since, until=until, customers=given)
-            found[name] = find_gaps(ledger, window, first_days=first_days, rules=rules)
+        first_days = ledger.days.first_days(settings.google_apis.source, selection.customer_ids)
+        unknown = describe_unknown(first_days, selection.customer_ids)
+        rules = DayRules.read(ledger, settings, now=datetime.now(UTC))
+        found = {
+            window.query_name: find_gaps(ledger, window, first_days=first_days, rules=rules)
+            for window in day_windows(settings, selection)
+        }
         days = {key: day for gaps in found.values() for key, day in gaps.days.items()}
         commands = find_next_commands(ledger, days, settings.retry_policy) if as_json else {}
-    single = first_days.describe_single(names, since)
+    single = first_days.describe_single(list(found), since)
     notes = [*unknown, *single, count_unreadable(len(days), sum(gaps.expected for gaps in found.values()))]
     if days:
         notes += ["next, for one of them:", f"  ads-pipeline state why {next(iter(days)).short_name}"]

@@ -26,7 +26,7 @@ from ads_pipeline.pipeline.days.day_conditions import DayRules, describe_days
 from ads_pipeline.pipeline.days.next_steps import find_next_commands
 from ads_pipeline.pipeline.days.staleness import StalenessCalculator
 from ads_pipeline.pipeline.reconciliation import (
-    Plan,
+    ReconcilePlan,
     ReconcilePlanner,
     ReconcileResult,
     Reconciliation,
@@ -156,7 +156,7 @@ def _find_steps(settings: Settings, ledger: LedgerReader, keys: Sequence[Partiti
     return {key: commands.get(key) or f"ads-pipeline state why {key.short_name}" for key in keys}
 
 
-def _plan(settings: Settings, ledger: LedgerReader, names: Sequence[str]) -> dict[str, Plan]:
+def _plan(settings: Settings, ledger: LedgerReader, names: Sequence[str]) -> dict[str, ReconcilePlan]:
     """The differences of each query that has any."""
     planner = ReconcilePlanner(publications=ledger.publications, warehouse=Warehouse(settings.warehouse_location))
     plans = {name: planner.plan(DayWindow(source=settings.google_apis.source, query_name=name)) for name in names}

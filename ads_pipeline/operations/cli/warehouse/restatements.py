@@ -1,16 +1,14 @@
 """The command `warehouse restatements`: each accepted run beside the accepted run that it replaced, in figures."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
 import typer
 
 from ads_pipeline.domain.measures import PartitionRestatement
-from ads_pipeline.ledger.sql.ledger_values import DayWindow
 from ads_pipeline.operations.cli.command_line.options import AsJson, Filters
 from ads_pipeline.operations.cli.command_line.output import Column, fields_of, format_minute, write_list
-from ads_pipeline.operations.cli.command_line.parsing import open_ledger, parse_customers, parse_queries
+from ads_pipeline.operations.cli.command_line.parsing import day_windows, open_ledger
 from ads_pipeline.settings.environment import Settings
 
 OnlyChanged = Annotated[bool, typer.Option("--changed", help="Only restatements that changed a figure.")]
@@ -34,19 +32,9 @@ def list_restatements(
 
     Costs are in units of the account's currency. Figures that the contract does not have are left empty.
     """
-    start, days = settings.google_apis.start_date, filters.days
-    customers = parse_customers(filters.customer)
-    found: list[PartitionRestatement] = []
+    windows = list(day_windows(settings, filters.select(settings)))
     with open_ledger(settings) as ledger:
-        for name in parse_queries(filters.query, settings):
-            window = DayWindow(
-                source=settings.google_apis.source,
-                query_name=name,
-                since=days.since or start,
-                until=days.until or datetime.now(UTC).date(),
-                customers=customers,
-            )
-            found += ledger.restatements.find(window)
+        found = [each for window in windows for each in ledger.restatements.find(window)]
     rows = [_fields(each) for each in found if not changed or each.before.differs(each.after)]
     write_list(rows, COLUMNS, [filters.count(len(rows), "restatement")], as_json=as_json)
 

@@ -30,7 +30,7 @@ from ads_pipeline.operations.cli.command_line.output import (
     write_results,
     write_rows,
 )
-from ads_pipeline.operations.cli.command_line.parsing import make_readers, open_ledger
+from ads_pipeline.operations.cli.command_line.parsing import open_ledger
 from ads_pipeline.settings.environment import Settings
 
 if TYPE_CHECKING:
@@ -69,8 +69,10 @@ def query(
     newer accepted run which is not loaded yet.
     """
     csv_format.check(as_json=as_json)
+    from ads_pipeline.pipeline.readers import Readers  # noqa: PLC0415 - the module says why
+
     with open_ledger(settings) as ledger:
-        readers = make_readers(settings, ledger)
+        readers = Readers.of_deployment(ledger, settings)
         connection = readers.connect(sorted(settings.google_apis.queries), on_damage=_warn)
     with connection, _translated(connection):
         connection.execute(_select(connection, sql))
