@@ -119,16 +119,32 @@ class Deployment:
 
 
 @dataclass(frozen=True, slots=True)
-class DeploymentCheck:
-    """One check. `condition` is the statement that holds when nothing is found.
+class Check:
+    """A check by its name. `condition` is the statement that holds when nothing is found."""
+
+    name: str
+    condition: str
+
+    def report(self, *findings: Finding) -> "CheckReport":
+        return CheckReport(name=self.name, condition=self.condition, findings=findings)
+
+    def report_without_result(
+        self, reason: str, *, skipped: bool = False, has_no_answer: bool = False
+    ) -> "CheckReport":
+        return CheckReport(
+            name=self.name, condition=self.condition, reason=reason, skipped=skipped, has_no_answer=has_no_answer
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DeploymentCheck(Check):
+    """A check of the whole deployment.
 
     A slow check reads every run or row. `find_skip_reason` returns why there is nothing to check, if so. The line of
     a check has the text of `describe`, if it has one. When a check gets no answer from its
     peer, later checks of the same peer are not tried.
     """
 
-    name: str
-    condition: str
     find: Callable[[Deployment], Iterable[Finding]]
     slow: bool = False
     peer: Peer | None = Peer.DATABASE
@@ -138,11 +154,9 @@ class DeploymentCheck:
 
 
 @dataclass(frozen=True, slots=True)
-class MachineCheck:
-    """One check that needs the settings only, so that it also runs in a home without a ledger."""
+class MachineCheck(Check):
+    """A check that needs the settings only, so that it also runs in a home without a ledger."""
 
-    name: str
-    condition: str
     find: Callable[[Settings, Mapping[str, str]], Iterable[Finding]]
 
 
@@ -172,8 +186,8 @@ class CheckReport:
         )
 
 
-_SETTINGS: Final = ("settings", "the settings and the query file are valid")
-_LEDGER: Final = ("ledger", "the ledger exists and has the schema of this release")
+_SETTINGS: Final = Check("settings", "the settings and the query file are valid")
+_LEDGER: Final = Check("ledger", "the ledger exists and has the schema of this release")
 
 
 def run_checks(
@@ -190,22 +204,21 @@ def run_checks(
     try:
         settings = read_settings(environ)
     except BadSettings as error:
-        yield _report(*_SETTINGS, [_describe_mistake(each) for each in error.mistakes])
-        yield from _report_unchecked(
-            [*((each.name, each.condition) for each in machine_checks), _LEDGER, *_names(checks)],
-            "the settings are invalid",
-        )
+        yield _SETTINGS.report(*map(_describe_mistake, error.mistakes))
+        for unchecked in (*machine_checks, _LEDGER, *checks):
+            yield unchecked.report_without_result("the settings are invalid")
         return
-    yield _report(*_SETTINGS, [])
+    yield _SETTINGS.report()
     for each in machine_checks:
-        yield _report(each.name, each.condition, each.find(settings, environ))
+        yield each.report(*each.find(settings, environ))
     with ExitStack() as stack:
         ledger_report, opened = _open_ledger(settings, stack)
         yield ledger_report
         if opened is None and ledger_report.status is CheckStatus.OK:
             return
         if opened is None:
-            yield from _report_unchecked(_names(checks), "the ledger could not be opened")
+            for check in checks:
+                yield check.report_without_result("the ledger could not be opened")
             return
         dagster_home = Path(environ["DAGSTER_HOME"]) if environ.get("DAGSTER_HOME") else None
         ledger, now = opened
@@ -213,7 +226,7 @@ def run_checks(
         silent = dict[Peer, str]()
         for check in checks:
             if check.peer in silent:
-                yield CheckReport(name=check.name, condition=check.condition, reason=silent[check.peer])
+                yield check.report_without_result(silent[check.peer])
                 continue
             report = run_check(check, deployment, quick=quick)
             if check.peer and report.has_no_answer:
@@ -229,20 +242,14 @@ def run_check(
     def run() -> CheckReport:
         skip_reason = "skipped by --quick" if quick and check.slow else check.find_skip_reason(deployment)
         if skip_reason is not None:
-            return CheckReport(name=check.name, condition=check.condition, reason=skip_reason, skipped=True)
-        found = tuple(check.find(deployment))
-        summary = "" if check.describe is None else check.describe(deployment)
-        return replace(_report(check.name, check.condition, found), summary=summary)
+            return check.report_without_result(skip_reason, skipped=True)
+        found = check.report(*check.find(deployment))
+        return found if check.describe is None else replace(found, summary=check.describe(deployment))
 
     try:
         return run_within(limit or check.limit or (SLOW_LIMIT if check.slow else LIMIT), run)
     except (AdsPipelineError, OSError, CheckTimedOut) as error:
-        return CheckReport(
-            name=check.name,
-            condition=check.condition,
-            reason=_one_line(error),
-            has_no_answer=isinstance(error, CheckTimedOut),
-        )
+        return check.report_without_result(_one_line(error), has_no_answer=isinstance(error, CheckTimedOut))
 
 
 def run_within(limit: timedelta, work: Callable[[], _T]) -> _T:
@@ -278,35 +285,22 @@ def _open_ledger(
         ledger = stack.enter_context(opened)
         return ledger, ledger.read_clock()
 
-    name, promise = _LEDGER
     if not has_ledger(settings):
         file = settings.home / "ledger.db"
         if Path(settings.raw_location).is_dir():
             step = "restore it from a backup, or start with an empty one: ads-pipeline dev"
-            return _report(name, promise, [make_error(file, "there is no ledger", step)]), None
-        return _report(name, promise, [make_note(settings.home, NO_DATA, FIRST_STEP)]), None
+            return _LEDGER.report(make_error(file, "there is no ledger", step)), None
+        return _LEDGER.report(make_note(settings.home, NO_DATA, FIRST_STEP)), None
     try:
-        return _report(name, promise, []), run_within(LIMIT, open_and_read)
+        return _LEDGER.report(), run_within(LIMIT, open_and_read)
     except LedgerOutdated as error:
         if error.found is None:
-            return _report(name, promise, [make_note("the database", NO_DATA, FIRST_STEP)]), None
+            return _LEDGER.report(make_note("the database", NO_DATA, FIRST_STEP)), None
         problem = f"its schema is at revision {error.found}; this release needs {error.expected}"
         step = "run ads-pipeline migrate, or use the release that wrote it"
-        return _report(name, promise, [make_error("the ledger", problem, step)]), None
+        return _LEDGER.report(make_error("the ledger", problem, step)), None
     except (AdsPipelineError, CheckTimedOut) as error:
-        return CheckReport(name=name, condition=promise, reason=_one_line(error)), None
-
-
-def _report(name: str, promise: str, findings: Iterable[Finding]) -> CheckReport:
-    return CheckReport(name=name, condition=promise, findings=tuple(findings))
-
-
-def _names(checks: Iterable[DeploymentCheck]) -> list[tuple[str, str]]:
-    return [(each.name, each.condition) for each in checks]
-
-
-def _report_unchecked(checks: Iterable[tuple[str, str]], why: str) -> Iterator[CheckReport]:
-    return (CheckReport(name=name, condition=promise, reason=why) for name, promise in checks)
+        return _LEDGER.report_without_result(_one_line(error)), None
 
 
 def _one_line(error: Exception) -> str:

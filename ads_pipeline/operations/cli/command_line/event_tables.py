@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from itertools import pairwise
 from typing import Any, Final
 
@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ads_pipeline.domain.quoting import count_of, printable
-from ads_pipeline.domain.run_events import LoggedEvent
+from ads_pipeline.domain.run_events import Event, LoggedEvent
 from ads_pipeline.domain.run_snapshots import STEP_STATUS_AFTER, RunSnapshot, RunStatus, StepStatus
 from ads_pipeline.ledger.events.event_reader import RunHead
 from ads_pipeline.operations.cli.command_line.output import (
@@ -25,40 +25,23 @@ from ads_pipeline.operations.cli.command_line.output import (
     table_of,
 )
 
-FIELDS: Final = (
-    "run_id",
-    "run_seq",
-    "event_id",
-    "step_id",
-    "engine_attempt_id",
-    "logical_attempt_id",
-    "event_type",
-    "event_data",
-    "idempotency_key",
-    "emitted_at",
-    "persisted_at",
-    "adapter_version",
-    "engine_run_ref",
-    "caused_by_signal_id",
-    "parent_event_id",
-    "plan_version",
-)
+ASSIGNED: Final = ("run_seq", "idempotency_key", "persisted_at")  # by the store
+FIELDS: Final = (*(each.name for each in fields(Event) if each.init), *ASSIGNED)
 MIN_SHORT_ID_LENGTH: Final = 8  # characters, as in Dagster's UI
 MAX_DATA_LENGTH: Final = 160  # characters of an event's data; --json prints all of it
 STATUS_AFTER: Final = {**STEP_STATUS_AFTER, "RunCompleted": RunStatus.COMPLETED, "RunFailed": RunStatus.FAILED}
 
 
 def event_to_json(logged: LoggedEvent) -> dict[str, Any]:
-    assigned = ("run_seq", "idempotency_key", "persisted_at")
-    return {name: getattr(logged if name in assigned else logged.event, name) for name in FIELDS}
+    return {name: getattr(logged if name in ASSIGNED else logged.event, name) for name in FIELDS}
 
 
 def run_to_json(head: RunHead, snapshot: RunSnapshot | None) -> dict[str, Any]:
     """Merge the head and the snapshot of a run. Without a snapshot its fields are null."""
     values = dict.fromkeys(asdict(RunSnapshot(run_id=head.run_id))) if snapshot is None else asdict(snapshot)
-    fields = {"run_id": head.run_id, "status": None, "events": head.last_seq} | values | asdict(head)
-    del fields["last_seq"]
-    return fields
+    row = {"run_id": head.run_id, "status": None, "events": head.last_seq} | values | asdict(head)
+    del row["last_seq"]
+    return row
 
 
 def runs_table(runs: Sequence[Fields], *, full_ids: bool) -> list[RenderableType]:

@@ -1,1 +1,1 @@
-"""The commands for a whole deployment: `doctor`, `metrics`, and the groups `ledger` and `events`."""
+"""The commands for a whole deployment: `doctor`, and the groups `ledger` and `events`."""

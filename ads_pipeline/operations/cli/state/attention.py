@@ -77,7 +77,7 @@ def summarize(days: Mapping[PartitionKey, DayCondition]) -> str:
 def build_blocks(ranges: Sequence[DayRange]) -> Iterator[RenderableType]:
     """One table per condition, below its meaning."""
     for condition, text in CONDITIONS.items():
-        rows = [_row(each) for each in ranges if each.day.condition is condition]
+        rows = [each.row for each in ranges if each.day.condition is condition]
         title = Text.assemble((text.label, f"bold {STATUS_STYLES.get(condition, '')}"), f": {text.meaning}")
         yield from table_of(rows, COLUMNS, title=title)
 
@@ -86,13 +86,3 @@ def next_command(settings: Settings, ledger: LedgerReader, days: DayRange) -> st
     """The command to run next for the days."""
     found = find_next_commands(ledger, {days.last: days.day}, settings.retry_policy, name=lambda _key: DAYS)
     return name_days(found[days.last], newest=days.last.short_name, selection=days.selection)
-
-
-def _row(days: DayRange) -> dict[str, object]:
-    return {
-        "customer_id": days.first.customer_id,
-        "query_name": days.first.query_name,
-        "days": days.days_text,
-        "since": days.day.since,
-        "reason": days.day.reason,
-    }

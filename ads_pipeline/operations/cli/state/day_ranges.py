@@ -5,9 +5,11 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import groupby
 
+from rich.text import Text
+
 from ads_pipeline.domain.days.readability import DayCondition
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.operations.cli.command_line.output import fields_of
+from ads_pipeline.operations.cli.command_line.output import STATUS_STYLES, fields_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +34,20 @@ class DayRange:
     def days_text(self) -> str:
         last = f" to {self.last.logical_date}" if self.days > 1 else ""
         return f"{self.first.logical_date}{last}"
+
+    @property
+    def row(self) -> dict[str, object]:
+        """The fields that tables show."""
+        condition = self.day.condition
+        return {
+            "customer_id": self.first.customer_id,
+            "query_name": self.first.query_name,
+            "days": self.days_text,
+            "gaps": self.days,
+            "condition": Text(condition.replace("_", " "), style=STATUS_STYLES.get(condition, "")),
+            "since": self.day.since,
+            "reason": self.day.reason,
+        }
 
     @property
     def selection(self) -> str:

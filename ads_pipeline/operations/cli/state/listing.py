@@ -16,7 +16,6 @@ from ads_pipeline.domain.days.conditions import NEEDS_OPERATOR, QUIET_CONDITIONS
 from ads_pipeline.domain.errors import BadCommand
 from ads_pipeline.domain.quoting import count_of
 from ads_pipeline.domain.transitions import Status
-from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.ledger.sql.ledger_values import StateFilter
 from ads_pipeline.operations.cli.command_line.options import AsJson, Filters, Page
 from ads_pipeline.operations.cli.command_line.output import Column, fields_of, write_list, write_results
@@ -31,13 +30,7 @@ from ads_pipeline.operations.cli.state.attention import (
     summarize,
 )
 from ads_pipeline.operations.cli.state.day_ranges import DayRange
-from ads_pipeline.operations.cli.state.recorded import (
-    count_statuses,
-    list_partitions,
-    list_stale,
-    list_terminal,
-    partition_rows,
-)
+from ads_pipeline.operations.cli.state.recorded import StateLists, count_statuses
 from ads_pipeline.settings.environment import Settings
 
 # Days that the list of work only counts, because nobody has to act on them.
@@ -107,18 +100,19 @@ def inspect(
     """
     _check_options(filters, page, listing)
     with open_ledger(settings) as ledger:
+        lists = StateLists(settings=settings, ledger=ledger, filters=filters, page=page, as_json=as_json)
         if listing is Listing.STALE:
-            list_stale(settings, ledger, filters, page, as_json=as_json)
+            lists.write_stale()
         elif listing is Listing.TERMINAL:
-            list_terminal(settings, ledger, filters, page, as_json=as_json)
+            lists.write_terminal()
         elif listing is Listing.PARKED:
-            _list_parked(settings, ledger, as_json=as_json)
+            _write_parked(lists)
         elif filters.condition:
-            _list_days(settings, ledger, filters, filters.condition, page, as_json=as_json)
+            _write_days(lists, filters.condition)
         elif as_json or page.after or filters.status:
-            list_partitions(settings, ledger, filters, page, as_json=as_json)
+            lists.write_recorded()
         else:
-            _list_work(settings, ledger, filters, page)
+            _write_work(lists)
 
 
 def _check_options(filters: StateFilters, page: Page, listing: Listing | None) -> None:
@@ -131,62 +125,53 @@ def _check_options(filters: StateFilters, page: Page, listing: Listing | None) -
         raise BadCommand("--list parked lists everything that is parked: leave out the other options")
 
 
-def _list_work(settings: Settings, ledger: LedgerReader, filters: StateFilters, page: Page) -> None:
+def _write_work(lists: StateLists) -> None:
     """The selected days that need attention, the most urgent first."""
-    selection = filters.select(settings)
-    found = find_listed_days(settings, ledger, selection, (*NEEDS_OPERATOR, *UNLISTED))
+    apis, selection = lists.settings.google_apis, lists.selection
+    found = find_listed_days(lists.settings, lists.ledger, selection, (*NEEDS_OPERATOR, *UNLISTED))
     days = {key: day for key, day in found.items() if day.condition in NEEDS_OPERATOR}
     ranges, unlisted = order_ranges(days), Counter(day.condition for day in found.values())
-    first_days = ledger.days.first_days(settings.google_apis.source, selection.customer_ids)
-    names = sorted(selection.query_names or settings.google_apis.queries)
-    single = first_days.describe_single(names, selection.since or settings.google_apis.start_date)
+    first_days = lists.ledger.days.first_days(apis.source, selection.customer_ids)
+    names = sorted(selection.query_names or apis.queries)
+    single = first_days.describe_single(names, selection.since or apis.start_date)
     notes = [*describe_unknown(first_days, selection.customer_ids), *single, summarize(days)]
-    notes += _count_hidden(len(ranges) - page.limit, "line")
+    notes += _count_hidden(len(ranges) - lists.page.limit, "line")
     notes += [
         f"{count_of(unlisted[each], f'{name_condition(each)} day')}: --condition {each} lists them"
         for each in UNLISTED
         if unlisted[each]
     ]
-    notes.append(count_statuses(ledger, selection) or f"no partition is recorded{filters.selected}")
-    _write_days(settings, ledger, ranges, notes, page)
+    notes.append(count_statuses(lists.ledger, selection) or f"no partition is recorded{lists.filters.selected}")
+    _write_ranges(lists, ranges, notes)
 
 
-def _list_days(
-    settings: Settings,
-    ledger: LedgerReader,
-    filters: StateFilters,
-    conditions: Sequence[Condition],
-    page: Page,
-    *,
-    as_json: bool,
-) -> None:
-    """The days with the given conditions, the most urgent first."""
-    days = find_listed_days(settings, ledger, filters.select(settings), conditions)
-    ranges = order_ranges(days)
-    notes = [summarize(days) if days else filters.count(0, "day")]
-    notes += _count_hidden((len(days) if as_json else len(ranges)) - page.limit, "day" if as_json else "line")
-    if not as_json:
-        _write_days(settings, ledger, ranges, notes, page)
+def _write_days(lists: StateLists, conditions: Sequence[Condition]) -> None:
+    """The selected days with the given conditions, the most urgent first."""
+    days = find_listed_days(lists.settings, lists.ledger, lists.selection, conditions)
+    ranges, limit = order_ranges(days), lists.page.limit
+    notes = [summarize(days) if days else lists.filters.count(0, "day")]
+    if not lists.as_json:
+        _write_ranges(lists, ranges, [*notes, *_count_hidden(len(ranges) - limit, "line")])
         return
-    shown = {key: days[key] for key in islice((key for each in ranges for key in each.keys), page.limit)}
-    write_results(partition_rows(settings, ledger, shown), (), notes, as_json=True)
+    shown = {key: days[key] for key in islice((key for each in ranges for key in each.keys), limit)}
+    write_results(lists.rows(shown), (), [*notes, *_count_hidden(len(days) - limit, "day")], as_json=True)
 
 
 def _count_hidden(number: int, noun: str) -> list[str]:
     return [f"{count_of(number, noun)} more; --limit N shows more"] if number > 0 else []
 
 
-def _write_days(
-    settings: Settings, ledger: LedgerReader, ranges: Sequence[DayRange], notes: Sequence[str], page: Page
-) -> None:
+def _write_ranges(lists: StateLists, ranges: Sequence[DayRange], notes: Sequence[str]) -> None:
     """One table per condition, then the notes and the next command for the first line."""
-    step = ["next, for the first line:", f"  {next_command(settings, ledger, ranges[0])}"] if ranges else []
-    write_results((), build_blocks(ranges[: page.limit]), [*notes, *step], as_json=False)
+    step = (
+        ["next, for the first line:", f"  {next_command(lists.settings, lists.ledger, ranges[0])}"] if ranges else []
+    )
+    write_results((), build_blocks(ranges[: lists.page.limit]), [*notes, *step], as_json=False)
 
 
-def _list_parked(settings: Settings, ledger: LedgerReader, *, as_json: bool) -> None:
+def _write_parked(lists: StateLists) -> None:
     """The parked accounts, queries and sources, with time and reason, and the holds."""
-    source = settings.google_apis.source
-    rows = [fields_of(parking) for parking in ledger.retry_queue.list_parkings(source)]
-    holds = (f"{hold}; to lift it now: {hold.release_command}" for hold in ledger.quota.list_holds(source))
-    write_list(rows, PARKED_COLUMNS, [f"{len(rows):,} parked", *holds], as_json=as_json)
+    source = lists.settings.google_apis.source
+    rows = [fields_of(parking) for parking in lists.ledger.retry_queue.list_parkings(source)]
+    holds = (f"{hold}; to lift it now: {hold.release_command}" for hold in lists.ledger.quota.list_holds(source))
+    write_list(rows, PARKED_COLUMNS, [f"{len(rows):,} parked", *holds], as_json=lists.as_json)

@@ -1,7 +1,7 @@
 """Lists recorded partitions: those that filters select, those with data that are not current, and terminal ones."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
@@ -65,98 +65,91 @@ STATUS_FIELDS: Final = (
 )
 
 
-def list_partitions(settings: Settings, ledger: LedgerReader, filters: Filters, page: Page, *, as_json: bool) -> None:
-    """The recorded partitions that match, in key order."""
-    selection = filters.select(settings)
-    shown = ledger.states.page(
-        selection, after=None if page.after is None else parse_key(page.after), limit=page.limit
-    )
-    rest = (
-        ledger.states.count_by_status(selection, after=shown[-1].key, max_count=LARGEST_COUNT)
-        if len(shown) == page.limit
-        else {}
-    )
-    notes = [count_statuses(ledger, selection) or filters.count(0, "recorded partition")]
-    if any(rest.values()):
-        notes += [f"{_describe_count(*rest.values())} more follow; continue with", f"  --after {shown[-1].key}"]
-    _write_partitions(settings, ledger, shown, notes, as_json=as_json)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateLists:
+    """The lists of one command: of what the filters select, one page, as a table or as JSON."""
 
+    settings: Settings
+    ledger: LedgerReader
+    filters: Filters
+    page: Page
+    as_json: bool
 
-def list_stale(settings: Settings, ledger: LedgerReader, filters: Filters, page: Page, *, as_json: bool) -> None:
-    """The readable partitions whose data are not current, in key order."""
+    @property
+    def selection(self) -> StateFilter:
+        return self.filters.select(self.settings)
 
-    def keep_stale(states: Sequence[PartitionState]) -> list[PartitionState]:
-        current = _calculate(settings, ledger, [state.key for state in states])
-        return [state for state in states if _data_label(current[state.key]) in STALE_LABELS.values()]
+    def write_recorded(self) -> None:
+        """Write the recorded partitions in key order."""
+        states, selection, start = self.ledger.states, self.selection, self._start
+        shown = states.page(selection, after=start, limit=self.page.limit)
+        notes = [count_statuses(self.ledger, selection) or self.filters.count(0, "recorded partition")]
+        if len(shown) == self.page.limit:
+            rest = states.count_by_status(selection, after=shown[-1].key, max_count=LARGEST_COUNT).values()
+            more = f"{_describe_count(*rest)} more follow; continue with", f"  --after {shown[-1].key}"
+            notes += more if any(rest) else ()
+        self._write(shown, notes)
 
-    selection = replace(filters.select(settings), statuses=frozenset({Status.SUCCESS}))
-    shown, more = page.cut(_find(ledger, selection, page, keep_stale), lambda state: state.key)
-    _write_partitions(settings, ledger, shown, [filters.count(len(shown), "stale partition"), *more], as_json=as_json)
+    def write_stale(self) -> None:
+        """Write the readable partitions whose data are not current, in key order."""
 
+        def keep(states: Sequence[PartitionState]) -> list[PartitionState]:
+            current = self._calculate([state.key for state in states])
+            return [state for state in states if _data_label(current[state.key]) in STALE_LABELS.values()]
 
-def list_terminal(settings: Settings, ledger: LedgerReader, filters: Filters, page: Page, *, as_json: bool) -> None:
-    """The failed partitions that are terminal, and the pending ones whose fetches were given up, in key order."""
+        self._write_kept("stale partition", keep, Status.SUCCESS)
 
-    def keep_terminal(states: Sequence[PartitionState]) -> list[PartitionState]:
-        forecasts = ledger.retry_queue.forecast(states, settings.retry_policy)
-        return [state for state in states if forecasts[state.key].terminal or forecasts[state.key].given_up]
+    def write_terminal(self) -> None:
+        """Write the failed partitions that are terminal, and the pending ones whose fetches were given up."""
 
-    selection = replace(filters.select(settings), statuses=frozenset({Status.FAILED, Status.PENDING}))
-    shown, more = page.cut(_find(ledger, selection, page, keep_terminal), lambda state: state.key)
-    _write_partitions(
-        settings, ledger, shown, [filters.count(len(shown), "terminal failure"), *more], as_json=as_json
-    )
+        def keep(states: Sequence[PartitionState]) -> list[PartitionState]:
+            forecasts = self.ledger.retry_queue.forecast(states, self.settings.retry_policy)
+            return [state for state in states if forecasts[state.key].terminal or forecasts[state.key].given_up]
 
+        self._write_kept("terminal failure", keep, Status.FAILED, Status.PENDING)
 
-def _find(ledger: LedgerReader, selection: StateFilter, page: Page, keep: Keep) -> list[PartitionState]:
-    """Read partitions until more than a page is kept: what is kept depends on the clock, so no index has it."""
-    after, found = None if page.after is None else parse_key(page.after), list[PartitionState]()
-    while len(found) <= page.limit and (states := ledger.states.page(selection, after=after, limit=STATES_PER_READ)):
-        found += keep(states)
-        after = states[-1].key
-    return found
+    def rows(self, days: Mapping[PartitionKey, DayCondition]) -> Iterator[dict[str, object]]:
+        """Every field of each partition, for JSON. A partition without a row is pending, without attempts."""
+        states, current = self.ledger.states.get_many(days), self._calculate(list(days))
+        forecasts = self.ledger.retry_queue.forecast(list(states.values()), self.settings.retry_policy)
+        commands = find_next_commands(self.ledger, days, self.settings.retry_policy)
+        for key, day in days.items():
+            fields = state_fields(states[key], current[key]) | forecast_fields(forecasts[key])
+            yield fields | day_fields(day, commands[key])
 
+    @property
+    def _start(self) -> PartitionKey | None:
+        return None if self.page.after is None else parse_key(self.page.after)
 
-def _write_partitions(
-    settings: Settings, ledger: LedgerReader, shown: Sequence[PartitionState], notes: Sequence[str], *, as_json: bool
-) -> None:
-    keys = [state.key for state in shown]
-    if as_json:
-        described = _describe(settings, ledger, keys)
-        write_results(partition_rows(settings, ledger, described), (), notes, as_json=True)
-        return
-    current, days = _calculate(settings, ledger, keys), _describe(settings, ledger, keys)
-    forecasts = ledger.retry_queue.forecast(shown, settings.retry_policy)
-    rows = [fields_of(state) | {"data": _data_label(current[state.key], days[state.key].report)} for state in shown]
-    remarks = _remarks(shown, dict(describe_forecasts(forecasts)))
-    write_results((), [*table_of(rows, COLUMNS), *remarks], notes, as_json=False)
+    def _write_kept(self, noun: str, keep: Keep, *statuses: Status) -> None:
+        """Read partitions until more than a page is kept: what is kept depends on the clock, so no index has it."""
+        selection, after = replace(self.selection, statuses=frozenset(statuses)), self._start
+        kept = list[PartitionState]()
+        while len(kept) <= self.page.limit:
+            states = self.ledger.states.page(selection, after=after, limit=STATES_PER_READ)
+            if not states:
+                break
+            kept += keep(states)
+            after = states[-1].key
+        shown, more = self.page.cut(kept, lambda state: state.key)
+        self._write(shown, [self.filters.count(len(shown), noun), *more])
 
+    def _write(self, shown: Sequence[PartitionState], notes: Sequence[str]) -> None:
+        keys = [state.key for state in shown]
+        days = describe_days(self.ledger, keys, DayRules.read(self.ledger, self.settings, now=datetime.now(UTC)))
+        if self.as_json:
+            write_results(self.rows(days), (), notes, as_json=True)
+            return
+        current = self._calculate(keys)
+        forecasts = self.ledger.retry_queue.forecast(shown, self.settings.retry_policy)
+        rows = [fields_of(each) | {"data": _data_label(current[each.key], days[each.key].report)} for each in shown]
+        remarks = _remarks(shown, dict(describe_forecasts(forecasts)))
+        write_results((), [*table_of(rows, COLUMNS), *remarks], notes, as_json=False)
 
-def partition_rows(
-    settings: Settings, ledger: LedgerReader, days: Mapping[PartitionKey, DayCondition]
-) -> Iterator[dict[str, object]]:
-    """Every field of each partition, for JSON. A partition without a row is pending, without attempts."""
-    states = ledger.states.get_many(days)
-    current = _calculate(settings, ledger, list(days))
-    forecasts = ledger.retry_queue.forecast(list(states.values()), settings.retry_policy)
-    commands = find_next_commands(ledger, days, settings.retry_policy)
-    for key, day in days.items():
-        fields = state_fields(states[key], current[key]) | forecast_fields(forecasts[key])
-        yield fields | day_fields(day, commands[key])
-
-
-def _describe(
-    settings: Settings, ledger: LedgerReader, keys: Sequence[PartitionKey]
-) -> dict[PartitionKey, DayCondition]:
-    return describe_days(ledger, keys, DayRules.read(ledger, settings, now=datetime.now(UTC)))
-
-
-def _calculate(
-    settings: Settings, ledger: LedgerReader, keys: Sequence[PartitionKey]
-) -> dict[PartitionKey, PartitionStaleness]:
-    now = datetime.now(UTC)
-    calculator = StalenessCalculator.of_ledger(ledger, settings.google_apis, now=now)
-    return calculator.calculate(ledger.statuses, keys, now=now)
+    def _calculate(self, keys: Sequence[PartitionKey]) -> dict[PartitionKey, PartitionStaleness]:
+        now = datetime.now(UTC)
+        calculator = StalenessCalculator.of_ledger(self.ledger, self.settings.google_apis, now=now)
+        return calculator.calculate(self.ledger.statuses, keys, now=now)
 
 
 def state_fields(state: PartitionState, current: PartitionStaleness) -> dict[str, object]:

@@ -60,16 +60,19 @@ class SelectedPartitions:
 
     def find(self, settings: Settings, ledger: LedgerReader) -> Targets:
         """The selected partitions. Raises BadCommand unless exactly one way is used, BadName for an unknown name."""
-        has_filters = bool(str(self))
-        if self.partitions and (has_filters or self.all_partitions):
-            raise BadCommand(PARTITIONS_AND_OPTIONS)
-        if self.all_partitions and has_filters:
-            raise BadCommand(FILTERS_AND_ALL)
+        self.require_one_way()
         if self.partitions:
             return Targets(selection=find_recorded_partitions(self.partitions, settings, ledger))
-        if not has_filters and not self.all_partitions:
-            raise BadCommand(NOTHING_SELECTED)
         return Targets(selection=select_known(self.filters, settings, ledger))
+
+    def require_one_way(self) -> None:
+        """Raise BadCommand unless exactly one of partitions, filters and --all is given."""
+        if self.partitions and (str(self) or self.all_partitions):
+            raise BadCommand(PARTITIONS_AND_OPTIONS)
+        if self.all_partitions and str(self):
+            raise BadCommand(FILTERS_AND_ALL)
+        if not (self.partitions or str(self) or self.all_partitions):
+            raise BadCommand(NOTHING_SELECTED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,8 +123,7 @@ class PartitionsToEnqueue(SelectedPartitions):
     def find(self, settings: Settings, ledger: LedgerReader) -> Targets:
         known = ledger.states.customers(settings.google_apis.source)
         if self.partitions:
-            if str(self) or self.all_partitions:
-                raise BadCommand(PARTITIONS_AND_OPTIONS)
+            self.require_one_way()
             found: Iterable[PartitionKey] = [parse_own(word, settings) for word in dict.fromkeys(self.partitions)]
         else:
             found = self._list_days(settings, parse_customers(self.filters.customer) or known)
@@ -149,19 +151,15 @@ class DaysToAcknowledge(SelectedPartitions):
     """Days that need an operator, also without a run: the given ones, or those that the filters select."""
 
     def find(self, settings: Settings, ledger: LedgerReader) -> Targets:
+        self.require_one_way()
         if self.partitions:
-            if str(self) or self.all_partitions:
-                raise BadCommand(PARTITIONS_AND_OPTIONS)
             rules = DayRules.read(ledger, settings, now=datetime.now(UTC))
             words = dict.fromkeys(self.partitions)
-            days = describe_days(
-                ledger, [require_possible(parse_own(word, settings), settings, rules) for word in words], rules
-            )
-        elif self.all_partitions is not bool(str(self)):
+            keys = [require_possible(parse_own(word, settings), settings, rules) for word in words]
+            days = describe_days(ledger, keys, rules)
+        else:
             selection = select_known(self.filters, settings, ledger)
             days = find_listed_days(settings, ledger, selection, NEEDS_OPERATOR)
-        else:
-            raise BadCommand(FILTERS_AND_ALL if self.all_partitions else NOTHING_SELECTED)
         return Targets(selection=list(days), preview_options={"days": days})
 
 

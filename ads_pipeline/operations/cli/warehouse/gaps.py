@@ -7,23 +7,16 @@ from typing import Annotated, Final
 
 import typer
 from rich.console import RenderableType
-from rich.text import Text
 
 from ads_pipeline.domain.days.conditions import count_unreadable
 from ads_pipeline.domain.days.readability import DayCondition
 from ads_pipeline.domain.errors import BadCommand
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.operations.cli.command_line.options import DATE_FORMAT, AsJson, Filters
-from ads_pipeline.operations.cli.command_line.output import (
-    STATUS_STYLES,
-    Column,
-    format_minute,
-    table_of,
-    write_results,
-)
+from ads_pipeline.operations.cli.command_line.output import Column, format_minute, table_of, write_results
 from ads_pipeline.operations.cli.command_line.parsing import day_windows, open_ledger
 from ads_pipeline.operations.cli.state.attention import describe_unknown
-from ads_pipeline.operations.cli.state.day_ranges import DayRange, day_rows, find_ranges
+from ads_pipeline.operations.cli.state.day_ranges import day_rows, find_ranges
 from ads_pipeline.pipeline.days.day_conditions import DayRules, find_gaps
 from ads_pipeline.pipeline.days.next_steps import find_next_commands
 from ads_pipeline.settings.environment import Settings
@@ -34,7 +27,7 @@ COLUMNS: Final = (
     Column("gaps", "gaps"),
     Column("condition", "condition"),
     Column("since", lambda row: format_minute(row["since"]), from_width=120),
-    Column("because", "because", wrap=True, below=True),
+    Column("because", "reason", wrap=True, below=True),
 )
 FirstDay = Annotated[
     str | None, typer.Option(metavar=DATE_FORMAT, help="First logical date. Default: the query file's start_date.")
@@ -98,15 +91,4 @@ def _blocks(days: Mapping[PartitionKey, DayCondition]) -> Iterator[RenderableTyp
     """One table per query."""
     ranges = list(find_ranges(days))
     for name in sorted({each.first.query_name for each in ranges}):
-        yield from table_of([_row(each) for each in ranges if each.first.query_name == name], COLUMNS, title=name)
-
-
-def _row(days: DayRange) -> dict[str, object]:
-    return {
-        "customer_id": days.first.customer_id,
-        "days": days.days_text,
-        "gaps": days.days,
-        "condition": Text(days.day.condition.replace("_", " "), style=STATUS_STYLES.get(days.day.condition, "")),
-        "since": days.day.since,
-        "because": days.day.reason,
-    }
+        yield from table_of([each.row for each in ranges if each.first.query_name == name], COLUMNS, title=name)

@@ -1,4 +1,4 @@
-"""Tests the commands `events follow` and `ledger retire-events`."""
+"""Tests the command `ledger retire-events`."""
 
 import os
 import pty

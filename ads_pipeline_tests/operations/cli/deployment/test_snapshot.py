@@ -1,4 +1,4 @@
-"""Tests the command `events snapshot`, and how the commands find runs and ledgers."""
+"""Tests the command `events tail --snapshot`, and how the commands find runs and ledgers."""
 
 from pathlib import Path
 

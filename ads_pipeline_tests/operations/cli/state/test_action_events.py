@@ -32,7 +32,7 @@ def cli(request: pytest.FixtureRequest, tmp_path: Path) -> CommandLine:
     ids=lambda words: str(words[1]),
 )
 def test_action_folds_its_own_events(cli: CommandLine, words: tuple[str, ...]) -> None:
-    """After an action, without any sensor, no snapshot lags and `events snapshot` shows the run as ended."""
+    """After an action, without any sensor, no snapshot lags and `events tail --snapshot` shows the run as ended."""
     assert cli.run(*words, *REASON).code == 0
     (newest, *_) = cli.run("events", "runs", "--json").objects
     assert newest["status"] == "COMPLETED"
