@@ -1,1 +1,1 @@
-"""The `state` commands: list partitions and explain one, and the actions that change them, whose log `audit` lists."""
+"""The `state` commands: list partitions and explain one, and the actions that change them, with their log."""
