@@ -90,13 +90,9 @@ class HelpGroup(TyperGroup):
     """Commands whose help shows the first sentence of each in full. An unknown name is answered with similar ones."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        rows = [(name, self._describe(ctx, name)) for name in self.list_commands(ctx)]
+        commands: dict[str, Any] = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
         with formatter.section("Commands"):
-            formatter.write_dl(rows)
-
-    def _describe(self, ctx: Any, name: str) -> str:
-        found: Any = self.get_command(ctx, name)
-        return str(found.get_short_help_str(limit=MAX_SENTENCE))
+            formatter.write_dl([(name, each.get_short_help_str(MAX_SENTENCE)) for name, each in commands.items()])
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the command. For an unknown one, fail with the full names of commands of any group."""
