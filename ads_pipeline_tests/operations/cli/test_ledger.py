@@ -108,7 +108,6 @@ def test_copy_is_compared_with_its_source(empty_cli: CommandLine, tmp_path: Path
         accepted_runs(ledger, keys(2))
     different = empty_cli.run("ledger", "copy", "--verify", "--to", target)
     assert different.code == 1
-    assert different.lines[-1].startswith("differing tables: ")
     assert "partition_state" in different.out.partition("differing tables: ")[2]
 
 
