@@ -113,7 +113,7 @@ def _has_table(connection: sa.Connection) -> bool:
 
 
 def _read(connection: sa.Connection, run_ids: Sequence[str]) -> dict[str, str]:
-    runs = sa.table("runs", sa.column("run_id"), sa.column("status"), schema=_schema(connection))
+    runs = _table(connection, "runs", "run_id", "status")
     statuses: dict[str, str] = {}
     for batch in split_batches(run_ids, _RUNS_PER_QUERY):
         rows = connection.execute(sa.select(runs.c.run_id, runs.c.status).where(runs.c.run_id.in_(batch)))
@@ -122,8 +122,7 @@ def _read(connection: sa.Connection, run_ids: Sequence[str]) -> dict[str, str]:
 
 
 def _read_customers(connection: sa.Connection) -> list[str]:
-    names = ("id", "partitions_def_name", "partition")
-    partitions = sa.table("dynamic_partitions", *map(sa.column, names), schema=_schema(connection)).c
+    partitions = _table(connection, "dynamic_partitions", "id", "partitions_def_name", "partition").c
     customers = sa.select(partitions.partition).where(partitions.partitions_def_name == CUSTOMERS)
     return [str(customer) for customer in connection.scalars(customers.order_by(partitions.id))]
 

@@ -14,7 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final, TypeVar
 
-from ads_pipeline.domain.errors import AdsPipelineError, BadSettings, LedgerOutdated, Mistake
+from ads_pipeline.domain.errors import AdsPipelineError, BadSettings, LedgerOutdated
 from ads_pipeline.domain.quoting import printable
 from ads_pipeline.lake.raw.landing import RawRuns
 from ads_pipeline.ledger.consistency.inspection import LedgerInspection
@@ -23,6 +23,7 @@ from ads_pipeline.settings.environment import DAGSTER_SETTINGS, Settings, has_le
 MIN_FREE_BYTES: Final = 1 << 30  # bytes
 NO_DATA: Final = "there is no data yet"
 FIRST_STEP: Final = "ads-pipeline dev, or ads-pipeline demo for made-up data"
+CORRECT: Final = "correct it and run doctor again; docs/settings.md lists all settings"
 LIMIT: Final = timedelta(seconds=15)  # of one check
 SLOW_LIMIT: Final = timedelta(minutes=30)  # of one that reads every run or row
 _T = TypeVar("_T")
@@ -90,10 +91,6 @@ def quote_path(path: Path) -> str:
     return printable(shlex.quote(str(path)))
 
 
-def local_now() -> datetime:
-    return datetime.now(UTC)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
     """The deployment to check. `now` is the time of the database.
@@ -104,7 +101,7 @@ class Deployment:
     settings: Settings
     ledger: LedgerInspection
     now: datetime
-    clock: Callable[[], datetime] = local_now
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     min_free_bytes: int = MIN_FREE_BYTES
     dagster_home: Path | None = None
 
@@ -204,7 +201,7 @@ def run_checks(
     try:
         settings = read_settings(environ)
     except BadSettings as error:
-        yield _SETTINGS.report(*map(_describe_mistake, error.mistakes))
+        yield _SETTINGS.report(*(make_error(each.location, each.problem, CORRECT) for each in error.mistakes))
         for unchecked in (*machine_checks, _LEDGER, *checks):
             yield unchecked.report_without_result("the settings are invalid")
         return
@@ -305,9 +302,3 @@ def _open_ledger(
 
 def _one_line(error: Exception) -> str:
     return printable(" ".join(str(error).split()) or type(error).__name__)
-
-
-def _describe_mistake(mistake: Mistake) -> Finding:
-    return make_error(
-        mistake.location, mistake.problem, "correct it and run doctor again; docs/settings.md lists all settings"
-    )

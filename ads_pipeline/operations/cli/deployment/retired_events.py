@@ -58,7 +58,8 @@ def retire_events(
         log = ledger.events
         Follower(log).catch_up()  # a run counts as ended once its last events are folded
         heads = _find_retirable_runs(log, run, day)
-        description = _describe(heads) or f"nothing: {_describe_none(run, day)}"
+        none = f"no run that ended before {day} has events" if day else f"run {run} has no events any more"
+        description = _describe(heads) or f"nothing: {none}"
         if dry_run:
             message = f"would delete {description}"
         else:
@@ -88,7 +89,3 @@ def _describe(heads: Sequence[RunHead]) -> str:
     events = count_of(sum(head.last_seq for head in heads), "event")
     runs = f"run {heads[0].run_id}" if len(heads) == 1 else count_of(len(heads), "run")
     return f"{events} of {runs}" if heads else ""
-
-
-def _describe_none(run: str | None, day: date | None) -> str:
-    return f"no run that ended before {day} has events" if day else f"run {run} has no events any more"
