@@ -47,7 +47,7 @@ def test_every_command_has_both_spellings() -> None:
         assert [path for path, names in found.items() if (short in names) != (long in names)] == []
     windows = {path for path, names in found.items() if names >= {"--since", "--until"}}
     assert windows == {path for path, names in found.items() if "--logical-date" in names}
-    assert windows >= set(LISTINGS)
+    assert windows >= {each[:2] for each in LISTINGS}
 
 
 def test_help_shows_aliases(empty_cli: CommandLine) -> None:
@@ -79,7 +79,7 @@ def test_one_day_and_a_window_conflict(
     empty_cli: CommandLine, arguments: tuple[str, ...], window: tuple[str, ...]
 ) -> None:
     """--logical-date together with --since or --until is refused with the reason."""
-    reason = ("--reason", "x", "--dry-run") if arguments[-1] in ACTIONS else ()
+    reason = ("--reason", "x", "--dry-run") if arguments[1] in ACTIONS else ()
     result = empty_cli.run(*arguments, "--logical-date", DAY, *window, *reason)
     assert (result.code, result.out) == (64, "")
     assert "--logical-date selects one day, --since and --until a window" in result.err

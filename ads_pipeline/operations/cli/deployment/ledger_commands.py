@@ -42,7 +42,7 @@ def ledger_copy(
     verify: Annotated[
         bool,
         typer.Option(
-            "--verify", help="Copy nothing: print the digests, and compare them with those of --to if given."
+            "--verify", help="Copy nothing: print the digests, and compare them with a copy if one is named."
         ),
     ] = False,
     as_json: AsJson = False,
