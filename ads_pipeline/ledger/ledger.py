@@ -4,9 +4,10 @@ Each method that writes runs one transaction over any number of partitions, with
 locks the state rows in key order and decides by `domain.transitions`. A repeated call changes nothing.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Self
+from functools import partial
+from typing import Self, TypeVar
 
 import sqlalchemy as sa
 
@@ -17,7 +18,7 @@ from ads_pipeline.ledger.control.failed_fetches import FailedFetches
 from ads_pipeline.ledger.control.retry_queue import RetryQueue
 from ads_pipeline.ledger.events.event_log import EventLog, new_origin
 from ads_pipeline.ledger.events.event_reader import EventReader
-from ads_pipeline.ledger.events.snapshots import completing_run
+from ads_pipeline.ledger.events.snapshots import completing_run, fold_run
 from ads_pipeline.ledger.extraction.account_table import AccountReader, Accounts
 from ads_pipeline.ledger.extraction.operation_quota import Quota, QuotaReader
 from ads_pipeline.ledger.sql import database
@@ -34,6 +35,8 @@ from ads_pipeline.ledger.write_steps.audit_log import AuditLog
 from ads_pipeline.ledger.write_steps.leases import Lease, Leases
 from ads_pipeline.ledger.write_steps.transactions import Clock, LedgerWriter
 
+T = TypeVar("T")
+
 
 class LedgerReader:
     """Read access to one ledger, for which the database refuses writes. Functions take the one object they need."""
@@ -44,6 +47,7 @@ class LedgerReader:
 
     def __init__(self, engine: sa.Engine, *, clock: Clock | None = None, tenancy: Tenancy = DEFAULT_TENANCY) -> None:
         self.engine = reading = database.read_only(engine)
+        self._clock, self._tenancy = clock, tenancy
         self.states = States(reading)
         self.runs = RunHistory(reading)
         self.days = Days(reading)
@@ -57,6 +61,16 @@ class LedgerReader:
         self.accounts = AccountReader(reading)
         self.quota = QuotaReader(reading, clock=clock)
 
+    def read_at_once(self, work: Callable[["LedgerReader"], T]) -> T:
+        """Return what the work reads: in one transaction, as of one moment. The whole work is retried.
+
+        An iterator of rows must be consumed by the work.
+        """
+        return database.read_at_once(
+            self.engine,
+            lambda engine: work(LedgerReader(engine, clock=self._clock, tenancy=self._tenancy)),
+        )
+
     @classmethod
     @contextmanager
     def opened(cls, url: str, *, tenancy: Tenancy = DEFAULT_TENANCY) -> Iterator[Self]:
@@ -69,7 +83,7 @@ class Ledger(LedgerReader):
 
     A `clock` replaces the database's clock. Every change emits events of `origin`, the run that makes it. With a
     lease, a method raises LeaseLost unless this run has claimed all partitions that it writes. Control actions need
-    no claim.
+    no claim. A run with a lease may take hours, so its events are folded into its snapshot after each write.
     """
 
     events: EventLog
@@ -91,7 +105,10 @@ class Ledger(LedgerReader):
         self.retry_queue = RetryQueue(engine, clock=clock)
         self.events = EventLog(engine, clock=clock)
         self.origin = origin or new_origin()
-        writer = LedgerWriter(engine, clock=clock, origin=self.origin, tenancy=tenancy, lease=lease)
+        after_events = partial(fold_run, self.events, self.origin.run_id) if lease is not None else None
+        writer = LedgerWriter(
+            engine, clock=clock, origin=self.origin, tenancy=tenancy, lease=lease, after_events=after_events
+        )
         self.registrations = Registrations(writer)
         self.verdicts = Verdicts(writer)
         self.loads = Loads(writer)

@@ -14,6 +14,7 @@ from ads_pipeline.domain.days.conditions import QUIET_CONDITIONS, Condition
 from ads_pipeline.domain.days.readability import DayCondition
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.transitions import Outcome
+from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.orchestration.complete_check import report_complete
 from ads_pipeline.orchestration.event_storage.batching import batched_events
 from ads_pipeline.orchestration.materializations import find_unreported
@@ -24,10 +25,11 @@ from ads_pipeline.orchestration.partitions import (
     raw_asset_key,
     warehouse_asset_key,
 )
-from ads_pipeline.orchestration.resources import RunResources, SparkResource, claim_keys
+from ads_pipeline.orchestration.resources import SparkResource, StepResources, warn_of_held
 from ads_pipeline.pipeline.days.day_conditions import DayRules, describe_days
-from ads_pipeline.pipeline.days.deciding_verdicts import find_deciding_verdicts
+from ads_pipeline.pipeline.days.deciding_verdicts import DecidingVerdict, find_deciding_verdicts
 from ads_pipeline.pipeline.days.next_steps import find_next_commands
+from ads_pipeline.pipeline.days.staleness import StalenessCalculator
 from ads_pipeline.validation.judgement import Judgement
 
 if TYPE_CHECKING:
@@ -64,15 +66,15 @@ def build_valid_check(name: str, *, partitions: dg.MultiPartitionsDefinition) ->
     )
     def valid(
         context: dg.AssetCheckExecutionContext,
-        run_resources: dg.ResourceParam[RunResources],
+        step_resources: dg.ResourceParam[StepResources],
         pyspark: dg.ResourceParam[SparkResource],
     ) -> Iterator[Any]:
         keys = parse_partition_names(
-            context.partition_keys, source=run_resources.source_name, query_name=name, log=context.log
+            context.partition_keys, source=step_resources.source_name, query_name=name, log=context.log
         )
-        judged = _judge(context, run_resources, pyspark, keys)
+        judged = _judge(context, step_resources, pyspark, keys)
         with batched_events(context.instance):
-            yield from _evaluate_verdicts(context, run_resources, raw_asset_key(name), keys, judged)
+            yield from _evaluate_verdicts(context, step_resources, raw_asset_key(name), keys, judged)
             yield from _evaluate_refused(context, raw_asset_key(name), VALID)
         yield dg.Output(None)
 
@@ -81,7 +83,7 @@ def build_valid_check(name: str, *, partitions: dg.MultiPartitionsDefinition) ->
 
 def _judge(
     context: dg.AssetCheckExecutionContext,
-    resources: RunResources,
+    resources: StepResources,
     pyspark: SparkResource,
     keys: Sequence[PartitionKey],
 ) -> "JudgingResult | None":
@@ -90,14 +92,16 @@ def _judge(
     A run of this check alone claims no other partitions, which a run of the assets may want at the same time.
     """
     runs = resources.ledger.runs.unjudged(resources.select_due(keys))
-    granted = claim_keys(context, resources, list(dict.fromkeys(run.key for run in runs))).granted
-    to_judge = [run for run in runs if run.key in granted]
-    return resources.pipeline(pyspark.spark_session).validation.judge(to_judge) if to_judge else None
+    unjudged = list(dict.fromkeys(run.key for run in runs))
+    claim = resources.claim(unjudged)
+    warn_of_held(claim.held, unjudged, context.log)
+    to_judge = [run for run in runs if run.key in claim.granted]
+    return resources.judge(pyspark.spark_session, to_judge) if to_judge else None
 
 
 def _evaluate_verdicts(
     context: dg.AssetCheckExecutionContext,
-    resources: RunResources,
+    resources: StepResources,
     asset: dg.AssetKey,
     keys: Sequence[PartitionKey],
     judged: "JudgingResult | None",
@@ -106,13 +110,18 @@ def _evaluate_verdicts(
 
     A partition that the run is not for gets its verdict again. Without it, Dagster shows the partition as skipped.
     """
-    verdicts = find_deciding_verdicts(resources.ledger, keys)
     unjudged = {run.key: (run, error) for run, error in judged.unjudged.items()} if judged else {}
     judgements = {judgement.verdict.run: judgement for judgement in judged.judgements} if judged else {}
-    shown = [key for key in keys if key in verdicts or key in unjudged]
-    targets = find_targets(context, asset, shown)
-    staleness = resources.staleness.calculate(resources.ledger.statuses, shown, now=datetime.now(UTC))
-    for key in shown:
+
+    def read(ledger: LedgerReader) -> tuple[Mapping[PartitionKey, DecidingVerdict], Mapping[PartitionKey, Any]]:
+        verdicts, now = find_deciding_verdicts(ledger, keys), datetime.now(UTC)
+        shown = [key for key in keys if key in verdicts or key in unjudged]
+        calculator = StalenessCalculator.of_ledger(ledger, resources.settings.google_apis, now=now)
+        return verdicts, calculator.calculate(ledger.statuses, shown, now=now)
+
+    verdicts, staleness = resources.ledger.read_at_once(read)
+    targets = find_targets(context, asset, staleness)
+    for key in staleness:
         if key in unjudged:
             run, error = unjudged[key]
             passed, text = False, f"{run.run_id} has no verdict: {error}"
@@ -146,24 +155,30 @@ def build_readable_check(name: str, *, partitions: dg.MultiPartitionsDefinition)
         partitions_def=partitions,
     )
     def readable(
-        context: dg.AssetCheckExecutionContext, run_resources: dg.ResourceParam[RunResources]
+        context: dg.AssetCheckExecutionContext, step_resources: dg.ResourceParam[StepResources]
     ) -> Iterator[Any]:
         keys = parse_partition_names(
-            context.partition_keys, source=run_resources.source_name, query_name=name, log=context.log
+            context.partition_keys, source=step_resources.source_name, query_name=name, log=context.log
         )
-        rules = DayRules.read(run_resources.ledger, run_resources.settings, now=datetime.now(UTC))
-        described = describe_days(run_resources.ledger, keys, rules)
-        not_passed = {key: day for key, day in described.items() if day.condition not in PASSED}
-        commands = find_next_commands(run_resources.ledger, not_passed, run_resources.settings.retry_policy)
+
+        settings, now = step_resources.settings, datetime.now(UTC)
+
+        def read(ledger: LedgerReader) -> tuple[DayRules, dict[PartitionKey, DayCondition], dict[PartitionKey, str]]:
+            rules = DayRules.read(ledger, settings, now=now)
+            described = describe_days(ledger, keys, rules)
+            not_passed = {key: day for key, day in described.items() if day.condition not in PASSED}
+            return rules, described, find_next_commands(ledger, not_passed, settings.retry_policy)
+
+        rules, described, commands = step_resources.ledger.read_at_once(read)
         asset = warehouse_asset_key(name)
         is_alone = not _is_run(context.run, asset)
-        unreported = find_unreported(context.instance, run_resources, asset, described) if is_alone else ()
+        unreported = find_unreported(context.instance, step_resources, asset, described) if is_alone else ()
         with batched_events(context.instance):
             yield from unreported
             yield from _evaluate_days(context, asset, described, commands)
             yield from _evaluate_refused(context, asset, READABLE)
         if is_alone:  # other runs run `complete` too
-            report_complete(context.instance, run_resources, name, rules)
+            report_complete(context.instance, step_resources, name, rules)
         yield dg.Output(None)
 
     return readable

@@ -3,28 +3,21 @@
 The check `valid` between them is in `orchestration.asset_checks`.
 """
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import dagster as dg
 
-from ads_pipeline.domain.measures import PartitionRestatement
-from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.rectangles import MAX_PARTITIONS
-from ads_pipeline.ledger.sql.ledger_values import DayWindow
 from ads_pipeline.orchestration import catalog
 from ads_pipeline.orchestration.fetching import find_backfill
-from ads_pipeline.orchestration.io_manager import LoadedPartitions, SealedPartitions, suppress_materialization
-from ads_pipeline.orchestration.materializations import find_currency, sum_cost
-from ads_pipeline.orchestration.metadata import describe_load, describe_restatement
-from ads_pipeline.orchestration.partitions import raw_asset_key, warehouse_asset_key
-from ads_pipeline.orchestration.resources import RunResources, SparkResource, claim_partitions
+from ads_pipeline.orchestration.io_manager import suppress_materialization
+from ads_pipeline.orchestration.partitions import parse_partition_names, raw_asset_key, warehouse_asset_key
+from ads_pipeline.orchestration.resources import SparkResource, StepResources, warn_of_held
 from ads_pipeline.orchestration.runs.run_tags import QUERY_TAG
+from ads_pipeline.orchestration.step_values import CommittedPartitions, LoadablePartitions, SealedPartitions
 from ads_pipeline.settings.environment import Settings
 from ads_pipeline.settings.query_file import Query
 from ads_pipeline.validation.contract_registry import Contracts
-
-if TYPE_CHECKING:
-    from ads_pipeline.pipeline.loading import Loader
 
 OWNERS: Final = ["team:ads-data"]
 
@@ -63,16 +56,17 @@ def build_assets(
         **shared,
     )
     def raw(
-        context: dg.AssetExecutionContext, run_resources: dg.ResourceParam[RunResources]
+        context: dg.AssetExecutionContext, step_resources: dg.ResourceParam[StepResources]
     ) -> dg.Output[SealedPartitions]:
-        claim = claim_partitions(context, run_resources, name)
-        source = run_resources.source
-        backfill = (
-            find_backfill(context, source=run_resources.source_name, query_name=name) if source.fetches else None
+        source_name, source = step_resources.source_name, step_resources.source
+        keys = step_resources.select_due(
+            parse_partition_names(context.partition_keys, source=source_name, query_name=name, log=context.log)
         )
+        claim = step_resources.claim(keys)
+        warn_of_held(claim.held, keys, context.log)
+        backfill = find_backfill(context, source=source_name, query_name=name) if source.fetches else None
         landed = source.land(list(claim.granted), backfill)
-        sealed = SealedPartitions(landed=landed, held=claim.held)
-        return suppress_materialization(sealed)
+        return suppress_materialization(SealedPartitions(landed=landed, held=claim.held))
 
     @dg.asset(  # type: ignore[untyped-decorator] # the same
         key=warehouse_asset_key(name),
@@ -90,60 +84,11 @@ def build_assets(
         **shared,
     )
     def warehouse(
-        context: dg.AssetExecutionContext,
-        loadable: list[PartitionKey],
-        run_resources: dg.ResourceParam[RunResources],
+        loadable: LoadablePartitions,
+        step_resources: dg.ResourceParam[StepResources],
         pyspark: dg.ResourceParam[SparkResource],
-    ) -> dg.Output[LoadedPartitions]:
-        claim = claim_partitions(context, run_resources, name)
-        granted = [key for key in loadable if key in claim.granted]
-        metadata = _load(run_resources, run_resources.pipeline(pyspark.spark_session).loader, granted)
-        loaded = LoadedPartitions(metadata=metadata, held=claim.held)
-        return suppress_materialization(loaded)
+    ) -> dg.Output[CommittedPartitions]:
+        committed = step_resources.commit(pyspark.spark_session, loadable)
+        return suppress_materialization(CommittedPartitions(loadable=loadable, committed=committed))
 
     return raw, warehouse
-
-
-def _load(resources: RunResources, loader: "Loader", keys: list[PartitionKey]) -> dict[PartitionKey, dict[str, Any]]:
-    """Load partitions and return the metadata of each published one.
-
-    While its table is unchanged, one that could not be fetched, or whose newest run was not accepted, is left out:
-    nothing was loaded, and assets downstream would run for nothing.
-    """
-    ledger = resources.ledger
-    before, cost_before = ledger.publications.pointers(keys), sum_cost(resources, keys)
-    result = loader.load(keys)
-    published = ledger.publications.pointers(run.key for run in result.published)
-    newest = {key: registered.run for key, (registered, _outcome) in ledger.runs.newest(published).items()}
-    after = {
-        key: pointer
-        for key, pointer in published.items()
-        if pointer != before.get(key) or (key not in resources.not_fetched and newest[key] == pointer.run)
-    }
-    cost_after = sum_cost(resources, keys)
-    restated = _find_restatements(resources, [key for key in after if key in before])
-    return {
-        key: describe_load(
-            pointer,
-            before.get(key),
-            cost=cost_after.get(key),
-            cost_before=cost_before.get(key),
-            currency=find_currency(resources, pointer.run),
-        )
-        | describe_restatement(restated.get(key), pointer.run)
-        for key, pointer in after.items()
-    }
-
-
-def _find_restatements(resources: RunResources, keys: list[PartitionKey]) -> dict[PartitionKey, PartitionRestatement]:
-    """The last restatement of each of these partitions that has one."""
-    if not keys:
-        return {}
-    window = DayWindow(
-        source=keys[0].source,
-        query_name=keys[0].query_name,
-        since=min(key.logical_date for key in keys),
-        until=max(key.logical_date for key in keys),
-        customers={key.customer_id for key in keys},
-    )
-    return {each.key: each for each in resources.ledger.restatements.find(window)}

@@ -18,7 +18,7 @@ from ads_pipeline.operations.report.content import LETTERS, Note, ReportContent
 from ads_pipeline.operations.report.document import summarize
 from ads_pipeline.operations.report.writing import ReportWriter, report_path
 from ads_pipeline.orchestration.partitions import warehouse_asset_key
-from ads_pipeline.orchestration.resources import RunResources
+from ads_pipeline.orchestration.resources import StepResources
 from ads_pipeline.settings.environment import Settings
 from ads_pipeline.settings.query_file import Query
 from ads_pipeline.validation.contract_registry import Contracts
@@ -93,13 +93,13 @@ def build_report(query_names: Sequence[str], settings: Settings, *, now: Clock) 
         kinds={"html"},
     )
     def report(
-        context: dg.AssetExecutionContext, run_resources: dg.ResourceParam[RunResources]
+        context: dg.AssetExecutionContext, step_resources: dg.ResourceParam[StepResources]
     ) -> dg.MaterializeResult[Any]:
-        path = report_path(run_resources.settings)
-        writer = ReportWriter.of_deployment(run_resources.settings, run_resources.ledger)
+        path = report_path(step_resources.settings)
+        writer = ReportWriter.of_deployment(step_resources.settings, step_resources.ledger)
         at = now()
         # Found before the days are read: what changes meanwhile is a reason to write the report again.
-        basis = find_basis(run_resources.ledger, run_resources.settings, now=at)
+        basis = find_basis(step_resources.ledger, step_resources.settings, now=at)
         content = writer.write(path, now=at)
         context.log.info("%s", summarize(content))
         days = {CONDITIONS[condition].label: number for condition, number in content.counts.items()}

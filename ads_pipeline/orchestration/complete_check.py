@@ -18,7 +18,7 @@ from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.ledger.sql.ledger_values import DayWindow
 from ads_pipeline.orchestration.event_storage.dagster_private import build_target
 from ads_pipeline.orchestration.partitions import warehouse_asset_key
-from ads_pipeline.orchestration.resources import RunResources
+from ads_pipeline.orchestration.resources import StepResources
 from ads_pipeline.pipeline.days.day_conditions import UNREADABLE, DayRules, find_gaps
 from ads_pipeline.settings.environment import Settings
 
@@ -35,9 +35,14 @@ def build_complete_check(name: str) -> dg.AssetChecksDefinition:
             "arbitrary partition as the state of `readable`; this check is the state of the whole table."
         ),
     )
-    def complete(run_resources: dg.ResourceParam[RunResources]) -> dg.AssetCheckResult:
-        rules = DayRules.read(run_resources.ledger, run_resources.settings, now=datetime.now(UTC))
-        found = evaluate_complete(run_resources.ledger, run_resources.settings, name, rules=rules)
+    def complete(step_resources: dg.ResourceParam[StepResources]) -> dg.AssetCheckResult:
+        settings = step_resources.settings
+
+        def evaluate(ledger: LedgerReader) -> dg.AssetCheckEvaluation:
+            rules = DayRules.read(ledger, settings, now=datetime.now(UTC))
+            return evaluate_complete(ledger, settings, name, rules=rules)
+
+        found = step_resources.ledger.read_at_once(evaluate)
         return dg.AssetCheckResult(
             passed=found.passed, severity=found.severity, description=found.description, metadata=found.metadata
         )
@@ -91,12 +96,13 @@ def find_last_materialization(instance: dg.DagsterInstance, name: str) -> Any | 
     return None
 
 
-def report_complete(instance: dg.DagsterInstance, resources: RunResources, name: str, rules: DayRules) -> None:
+def report_complete(instance: dg.DagsterInstance, resources: StepResources, name: str, rules: DayRules) -> None:
     """Store the result outside a step of its own, for runs that do not run the check."""
     target = find_last_materialization(instance, name)
-    instance.report_runless_asset_event(
-        evaluate_complete(resources.ledger, resources.settings, name, rules=rules, target=target)
+    evaluation = resources.ledger.read_at_once(
+        lambda ledger: evaluate_complete(ledger, resources.settings, name, rules=rules, target=target)
     )
+    instance.report_runless_asset_event(evaluation)
 
 
 def _describe(

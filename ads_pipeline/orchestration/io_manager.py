@@ -1,54 +1,44 @@
-"""The IO manager of all assets: it registers sealed runs and passes on only successful partitions.
+"""The IO manager of all assets: the only part of their runs that writes to the ledger.
 
-It reads the status of a partition from the ledger and never from Dagster.
+It registers sealed runs, records verdicts, moves pointers, and passes on only successful partitions. It reads the
+status of a partition from the ledger and never from Dagster.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import dagster as dg
 
-from ads_pipeline.domain.fetching.retry_forecast import LeaseHolder
-from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.domain.days.readability import DayCondition
+from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.quoting import printable
-from ads_pipeline.domain.transitions import Status
 from ads_pipeline.lake.raw.run_source import Landed
+from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.orchestration.event_storage.batching import batched_events
 from ads_pipeline.orchestration.event_storage.dagster_private import SUPPRESS_MATERIALIZATION
 from ads_pipeline.orchestration.materializations import (
     build_materialization,
     describe_inputs,
     describe_source,
+    find_currency,
     version_tags,
 )
-from ads_pipeline.orchestration.metadata import describe_run
+from ads_pipeline.orchestration.metadata import describe_load, describe_run
 from ads_pipeline.orchestration.partitions import parse_partition_names
-from ads_pipeline.orchestration.resources import RunResources
+from ads_pipeline.orchestration.resources import RunResources, StepResources, select_due, warn_of_held
+from ads_pipeline.orchestration.step_values import CommittedPartitions, LoadablePartitions, SealedPartitions
 from ads_pipeline.pipeline.days.day_conditions import DayRules, describe_days
 
+if TYPE_CHECKING:  # they load Spark
+    from pyspark.sql import SparkSession
+
+    from ads_pipeline.pipeline.loading import LoadResult
+    from ads_pipeline.pipeline.pipeline import Pipeline
+    from ads_pipeline.pipeline.validation import JudgingResult
+
 MetadataByKey = Mapping[PartitionKey, Mapping[str, Any]]
-Holders = Mapping[PartitionKey, LeaseHolder]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SealedPartitions:
-    """The output of a raw asset: what its source landed. `held` are partitions that other runs have claimed."""
-
-    landed: Landed
-    held: Holders
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadedPartitions:
-    """The output of a warehouse asset: metadata of each loaded partition."""
-
-    metadata: MetadataByKey
-    held: Holders
-
-
-_T = TypeVar("_T", SealedPartitions, LoadedPartitions)
+_T = TypeVar("_T", SealedPartitions, CommittedPartitions)
 
 
 def suppress_materialization(value: _T) -> dg.Output[_T]:
@@ -65,32 +55,68 @@ class PartitionStateIOManager(dg.IOManager):
 
     def __init__(self, resources: RunResources) -> None:
         self._resources = resources
+        self._opened: Pipeline | None = None
 
-    def handle_output(self, context: dg.OutputContext, obj: SealedPartitions | LoadedPartitions) -> None:
-        """Emit a materialization per finished partition, and log a warning for those left out.
+    @property
+    def step_resources(self) -> StepResources:
+        """The resources of assets and checks. A verdict is recorded by the validator, and by nothing else."""
+        resources = self._resources
+        return StepResources(
+            settings=resources.settings,
+            ledger=resources.reader,
+            source=resources.source,
+            due=resources.due,
+            claim=resources.claim,
+            judge=self.judge,
+            commit=self.commit,
+        )
 
-        The step does not fail: the status of a run is about the engine, and the checks are about the data.
+    def judge(self, spark: "SparkSession", runs: Sequence[Run]) -> "JudgingResult":
+        """Have the validator judge runs, and record its verdicts.
+
+        An output of the check would be stored too late: Dagster stores its evaluations while the check runs.
+        """
+        return self._pipeline(spark).validation.judge(runs)
+
+    def commit(self, spark: "SparkSession", loadable: LoadablePartitions) -> "LoadResult":
+        """Commit the runs to their table. `handle_output` moves the pointers."""
+        return self._pipeline(spark).loader.commit(loadable.states.values(), loadable.judged)
+
+    def load_input(self, context: dg.InputContext) -> LoadablePartitions:
+        """Claim the due partitions of the run, and return those whose status is success."""
+        keys = self._find_due(context.asset_partition_keys, context.asset_key)
+        claim = self._resources.claim(keys)
+        warn_of_held(claim.held, keys, context.log)
+        return self._resources.ledger.read_at_once(
+            lambda ledger: LoadablePartitions.read(ledger, claim.granted, claim.held)
+        )
+
+    def handle_output(self, context: dg.OutputContext, obj: SealedPartitions | CommittedPartitions) -> None:
+        """Write the output to the ledger, and emit a materialization per finished partition.
+
+        A warning lists those left out. The step does not fail: the status of a run is about the engine, and the
+        checks are about the data.
         """
         keys = self._find_due(context.asset_partition_keys, context.asset_key)
-        granted = [key for key in keys if key not in obj.held]
-        metadata = self._record(context, obj.landed, granted) if isinstance(obj, SealedPartitions) else obj.metadata
-        inputs = self._describe_inputs(context, metadata) if isinstance(obj, LoadedPartitions) else None
+        if isinstance(obj, SealedPartitions):
+            granted = [key for key in keys if key not in obj.held]
+            metadata, problem = self._register(context, obj.landed, granted), "have no sealed run"
+            tags = {key: describe_source(key) for key in metadata}
+        else:
+            granted = [key for key in keys if key not in obj.loadable.held]
+            metadata, problem = dict(self._publish(obj)), "were not loaded"
+            newest = {key: obj.loadable.newest[key] for key in metadata}
+            tags = describe_inputs(context.step_context.instance, newest)
         with batched_events(context.step_context.instance):
             for key, entry in metadata.items():
-                tags = version_tags(entry) | (describe_source(key) if inputs is None else inputs.get(key, {}))
-                context.log_event(build_materialization(context.asset_key, key, entry, tags))
+                entry_tags = version_tags(entry) | tags.get(key, {})
+                context.log_event(build_materialization(context.asset_key, key, entry, entry_tags))
         if left_out := [key for key in granted if key not in metadata]:
-            problem = "have no sealed run" if isinstance(obj, SealedPartitions) else "were not loaded"
-            context.log.warning(
-                "%d of %d partitions %s. First: %s, %s",
-                len(left_out),
-                len(keys),
-                problem,
-                left_out[0],
-                self._find_reason(left_out[0]),
-            )
+            first = left_out[0]
+            message = "%d of %d partitions %s. First: %s, %s"
+            context.log.warning(message, len(left_out), len(keys), problem, first, self._find_reason(first))
 
-    def _record(self, context: dg.OutputContext, landed: Landed, keys: list[PartitionKey]) -> MetadataByKey:
+    def _register(self, context: dg.OutputContext, landed: Landed, keys: list[PartitionKey]) -> MetadataByKey:
         """Register sealed runs, record failed and skipped fetches, and describe the newest run of each partition.
 
         A partition that was not fetched is left out: its earlier run would look like a new one.
@@ -124,25 +150,46 @@ class PartitionStateIOManager(dg.IOManager):
             for key, (registered, _outcome) in newest.items()
         }
 
-    def load_input(self, context: dg.InputContext) -> list[PartitionKey]:
-        """Return the due partitions of the run whose status is success."""
-        keys = self._find_due(context.asset_partition_keys, context.asset_key)
-        states = self._resources.ledger.states.get_many(keys)
-        return [key for key in keys if states[key].status is Status.SUCCESS]
+    def _publish(self, output: CommittedPartitions) -> Iterator[tuple[PartitionKey, dict[str, Any]]]:
+        """Move the pointers, and yield the metadata of each loaded partition.
 
-    def _describe_inputs(
-        self, context: dg.OutputContext, keys: Iterable[PartitionKey]
-    ) -> dict[PartitionKey, dict[str, str]]:
-        newest = self._resources.ledger.runs.newest(keys)
-        registered = {key: run for key, (run, _outcome) in newest.items()}
-        return describe_inputs(context.step_context.instance, registered)
+        While its pointer has not moved, one that could not be fetched, or whose newest run was not accepted, is left
+        out: nothing was loaded, and assets downstream would run for nothing.
+        """
+        if self._opened is None:  # nothing was to be loaded
+            return
+        published = self._opened.loader.publish(output.committed)
+        moved, visible = set(published.moved), set(published.published)
+        written = [(load, each.table_version) for each in output.committed.written for load in each.loads]
+        for load, table_version in written:
+            key, before = load.run.key, output.loadable.pointers.get(load.run.key)
+            is_newest = key not in self._resources.not_fetched and output.loadable.newest[key].run == load.run
+            if load.run in visible and (load.run in moved or is_newest):
+                yield (
+                    key,
+                    describe_load(
+                        load,
+                        before,
+                        table_version=before.table_version if before and load.run not in moved else table_version,
+                        measures=output.loadable.measures,
+                        currency=find_currency(self._resources.seals.read_seal, load.run),
+                    ),
+                )
+
+    def _pipeline(self, spark: "SparkSession") -> "Pipeline":
+        self._opened = self._opened or self._resources.pipeline(spark)
+        return self._opened
 
     def _find_reason(self, key: PartitionKey) -> str:
         resources = self._resources
-        rules = DayRules.read(resources.ledger, resources.settings, now=datetime.now(UTC))
-        day = describe_days(resources.ledger, [key], rules)[key]
+
+        def describe(ledger: LedgerReader) -> DayCondition:
+            rules = DayRules.read(ledger, resources.settings, now=datetime.now(UTC))
+            return describe_days(ledger, [key], rules)[key]
+
+        day = resources.ledger.read_at_once(describe)
         return f"{day.text.label.lower()}: {day.reason}"
 
     def _find_due(self, names: Any, asset: dg.AssetKey) -> list[PartitionKey]:
         keys = parse_partition_names(names, source=self._resources.source_name, query_name=asset.path[-1])
-        return self._resources.select_due(keys)
+        return select_due(keys, self._resources.due)

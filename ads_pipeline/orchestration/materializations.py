@@ -4,7 +4,7 @@ A demotion, a restore and `reconcile` change a table outside the assets. Dagster
 single partition, so a partition that lost its rows gets one with 0 rows.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
@@ -15,10 +15,13 @@ from ads_pipeline.domain.days.readability import DayCondition
 from ads_pipeline.domain.errors import RawError
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import RegisteredRun
+from ads_pipeline.lake.raw.seal import Seal
+from ads_pipeline.lake.warehouse.table_values import Load
 from ads_pipeline.ledger.sql.ledger_values import Pointer
 from ads_pipeline.orchestration.metadata import describe_load, describe_removal, find_materializations
 from ads_pipeline.orchestration.partitions import dimension_tags, raw_asset_key
-from ads_pipeline.orchestration.resources import RunResources
+from ads_pipeline.orchestration.resources import StepResources
+from ads_pipeline.orchestration.step_values import find_measures
 
 DATA_VERSION: Final = "dagster/data_version"
 CODE_VERSION: Final = "dagster/code_version"
@@ -67,24 +70,16 @@ def describe_inputs(
     }
 
 
-def sum_cost(resources: RunResources, keys: Collection[PartitionKey]) -> dict[PartitionKey, int]:
-    """Sum the visible cost of each of these partitions of one query."""
-    if not keys:
-        return {}
-    days, query_name = [key.logical_date for key in keys], next(iter(keys)).query_name
-    return resources.readers.sum_per_partition(query_name, "cost_micros", since=min(days), until=max(days))
-
-
-def find_currency(resources: RunResources, run: Run) -> str:
+def find_currency(read_seal: Callable[[Run], Seal], run: Run) -> str:
     """The currency of the costs, as the seal of the run states it. Other extractors may leave it out."""
     with suppress(RawError):
-        return resources.seals.read_seal(run).facts.currency_code or ""
+        return read_seal(run).facts.currency_code or ""
     return ""
 
 
 def find_unreported(
     instance: dg.DagsterInstance,
-    resources: RunResources,
+    resources: StepResources,
     asset: dg.AssetKey,
     described: Mapping[PartitionKey, DayCondition],
 ) -> list[dg.AssetMaterialization]:
@@ -104,13 +99,16 @@ def find_unreported(
     if not changed:
         return []
     newest = {key: registered for key, (registered, _outcome) in resources.ledger.runs.newest(changed).items()}
-    inputs, costs = describe_inputs(instance, newest), sum_cost(resources, [key for key in changed if key in visible])
+    inputs, measures = describe_inputs(instance, newest), find_measures(resources.ledger, changed)
     found = []
     for key in changed:
         pointer, day, before = visible.get(key), described[key], shown[key]
         if pointer is not None:
-            currency = find_currency(resources, pointer.run)
-            metadata = describe_load(pointer, None, cost=costs.get(key), cost_before=None, currency=currency)
+            currency = find_currency(resources.raw.read_seal, pointer.run)
+            load = Load(run=pointer.run, schema_version=pointer.schema_version, record_count=pointer.record_count)
+            metadata = describe_load(
+                load, None, table_version=pointer.table_version, measures=measures, currency=currency
+            )
             tags = version_tags(metadata)
         else:
             version = newest[key].schema_version if key in newest else None

@@ -8,9 +8,10 @@ from urllib.parse import quote
 import dagster as dg
 
 from ads_pipeline.domain.errors import AdsPipelineError
-from ads_pipeline.domain.measures import PartitionRestatement
+from ads_pipeline.domain.measures import NO_MEASURES, Measures
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import Outcome, RegisteredRun
+from ads_pipeline.lake.warehouse.table_values import Load
 from ads_pipeline.ledger.sql.ledger_values import Pointer
 from ads_pipeline.orchestration.event_storage.dagster_private import build_target
 from ads_pipeline.orchestration.partitions import raw_asset_key
@@ -65,27 +66,35 @@ def _as_text(note: Any) -> Any:
 
 
 def describe_load(
-    after: Pointer, before: Pointer | None, *, cost: int | None, cost_before: int | None, currency: str
+    load: Load, before: Pointer | None, *, table_version: int, measures: Mapping[Run, Measures], currency: str
 ) -> dict[str, Any]:
-    """Describe what readers see, and the change from what they saw before. Costs are in micros of the currency.
+    """Describe the run that readers see, and the change from the run before it. `measures` are the sums of runs.
 
     Figures are texts, as in `describe_run`.
     """
     metadata: dict[str, Any] = {
-        "run_id": after.run.run_id,
-        "rows": f"{after.record_count:,}",
-        "schema_version": after.schema_version,
-        "table_version": str(after.table_version),
-        "raw_run": dg.MetadataValue.url(partition_page(raw_asset_key(after.run.key.query_name), after.run.key)),
+        "run_id": load.run.run_id,
+        "rows": f"{load.record_count:,}",
+        "schema_version": load.schema_version,
+        "table_version": str(table_version),
+        "raw_run": dg.MetadataValue.url(partition_page(raw_asset_key(load.run.key.query_name), load.run.key)),
     }
-    if cost is not None:
-        metadata["cost"] = f"{cost / MICROS:,.2f} {currency}".strip()
-    if before is not None and before.run != after.run:
-        metadata["previous_run_id"] = before.run.run_id
-        metadata["change_in_rows"] = f"{after.record_count - before.record_count:+,}"
-        if cost is not None or cost_before is not None:
-            change = ((cost or 0) - (cost_before or 0)) / MICROS
-            metadata["change_in_cost"] = f"{change:+,.2f} {currency}".strip()
+    after = measures.get(load.run, NO_MEASURES)
+    if after.cost_micros is not None:
+        metadata["cost"] = f"{after.cost_micros / MICROS:,.2f} {currency}".strip()
+    if before is None or before.run == load.run:
+        return metadata
+    earlier = measures.get(before.run, NO_MEASURES)
+    metadata["previous_run_id"] = before.run.run_id
+    metadata["change_in_rows"] = f"{load.record_count - before.record_count:+,}"
+    if after.cost_micros is not None and earlier.cost_micros is not None:
+        change = (after.cost_micros - earlier.cost_micros) / MICROS
+        metadata["change_in_cost"] = f"{change:+,.2f} {currency}".strip()
+    for name in ("conversions", "conversions_value"):
+        value, value_before = getattr(after, name), getattr(earlier, name)
+        if value is not None and value_before is not None:
+            metadata[name] = f"{value:,.2f}"
+            metadata[f"change_in_{name}"] = f"{value - value_before:+,.2f}"
     return metadata
 
 
@@ -97,19 +106,6 @@ def describe_removal(previous_run_id: str, why: str) -> dict[str, Any]:
         "previous_run_id": previous_run_id,
         "removed_because": why,
     }
-
-
-def describe_restatement(restated: PartitionRestatement | None, run: Run) -> dict[str, Any]:
-    """Describe by how much this run changed the conversions of the accepted run before it; empty without one."""
-    if restated is None or restated.after.run_id != run.run_id:
-        return {}
-    metadata: dict[str, Any] = {}
-    for name in ("conversions", "conversions_value"):
-        before, after = getattr(restated.before.measures, name), getattr(restated.after.measures, name)
-        if before is not None and after is not None:
-            metadata[name] = f"{after:,.2f}"
-            metadata[f"change_in_{name}"] = f"{after - before:+,.2f}"
-    return metadata
 
 
 def partition_page(asset: dg.AssetKey, key: PartitionKey) -> str:

@@ -1,6 +1,7 @@
 """Opens the resources of runs and of sensors from the settings. Spark comes from `dagster-pyspark`.
 
-Runs import the parts that work on data when they first use them. Definitions and sensors start without.
+Only `PartitionStateIOManager` and the jobs get `RunResources`, which can write. Runs import the parts that work on
+data when they first use them. Definitions and sensors start without.
 """
 
 import logging
@@ -10,28 +11,25 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
-from typing import TYPE_CHECKING, Final, Protocol
-
-import dagster as dg
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ads_pipeline.domain.errors import LeaseLost
 from ads_pipeline.domain.fetching.fetch_results import SkippedFetch
 from ads_pipeline.domain.fetching.retry_forecast import LeaseHolder
 from ads_pipeline.domain.log_lines import LogEvent, log_event
-from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.quoting import printable
-from ads_pipeline.domain.run_events import EventOrigin
+from ads_pipeline.domain.run_events import Event, EventOrigin
 from ads_pipeline.lake.raw.landing import RawRuns
 from ads_pipeline.lake.raw.run_source import Source
 from ads_pipeline.ledger.events.completed_runs import RunCompletionLog
-from ads_pipeline.ledger.events.snapshots import follow_in_background
+from ads_pipeline.ledger.events.snapshots import fold_run
 from ads_pipeline.ledger.ledger import Ledger, LedgerReader
 from ads_pipeline.ledger.sql import database
 from ads_pipeline.ledger.sql.ledger_values import ClaimResult
 from ads_pipeline.ledger.write_steps.leases import Lease
-from ads_pipeline.orchestration.partitions import parse_partition_names
 from ads_pipeline.pipeline.arrivals import SealedRuns
-from ads_pipeline.pipeline.days.staleness import StalenessCalculator, asset_code_versions
+from ads_pipeline.pipeline.days.staleness import asset_code_versions
 from ads_pipeline.pipeline.progress import progress_on
 from ads_pipeline.pipeline.registered_seals import SealRegister
 from ads_pipeline.settings.environment import Settings
@@ -41,10 +39,12 @@ if TYPE_CHECKING:  # they load Spark, Arrow and Delta, which neither the definit
     from pyspark.sql import SparkSession
 
     from ads_pipeline.lake.warehouse.replacement import Warehouse
+    from ads_pipeline.orchestration.step_values import LoadablePartitions
+    from ads_pipeline.pipeline.loading import LoadResult
     from ads_pipeline.pipeline.pipeline import Pipeline
-    from ads_pipeline.pipeline.readers import Readers
     from ads_pipeline.pipeline.repeated_reconciliation import RepeatedReconciliation
     from ads_pipeline.pipeline.staged_runs import StagedRuns
+    from ads_pipeline.pipeline.validation import JudgingResult
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -74,13 +74,11 @@ def _stage_nothing() -> "StagedRuns":
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SensorResources:
-    """What sensors get: read access, and the log in which they close finished runs."""
+class ReadResources:
+    """Read access to one deployment."""
 
     settings: Settings
     ledger: LedgerReader
-    events: RunCompletionLog
-    source_factory: SourceFactory
 
     @property
     def source_name(self) -> str:
@@ -95,6 +93,34 @@ class SensorResources:
         declared = DeclaredVersions(self.settings.queries_file, self.settings.google_apis)
         return SealedRuns(raw=self.raw, runs=self.ledger.runs, has_contract=cache(declared.has_contract))
 
+
+def select_due(keys: Iterable[PartitionKey], due: Collection[PartitionKey] | None) -> list[PartitionKey]:
+    """Return those of the keys that a run for these partitions is for; None: its whole range."""
+    return [key for key in keys if due is None or key in due]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepResources(ReadResources):
+    """What assets and checks get: read access, and the functions of the IO manager that they may call."""
+
+    source: Source
+    due: Collection[PartitionKey] | None = None  # the partitions that the run is for; None: its whole range
+    claim: Callable[[Sequence[PartitionKey]], ClaimResult]
+    judge: Callable[["SparkSession", Sequence[Run]], "JudgingResult"]
+    commit: Callable[["SparkSession", "LoadablePartitions"], "LoadResult"]
+
+    def select_due(self, keys: Iterable[PartitionKey]) -> list[PartitionKey]:
+        """Return those of the keys that this run is for. It leaves the others as they are."""
+        return select_due(keys, self.due)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SensorResources(ReadResources):
+    """What sensors get: read access, and the log in which they close finished runs."""
+
+    events: RunCompletionLog
+    source_factory: SourceFactory
+
     @property
     def source(self) -> Source:
         """The source of the raw assets. One that fetches can do so only in a run; a sensor asks it `fetches`."""
@@ -103,35 +129,26 @@ class SensorResources:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResources(SensorResources):
-    """What a run gets: write access under its lease."""
+    """What the IO manager and the jobs get: write access under the lease of the run."""
 
     ledger: Ledger
     lease: Lease
     seals: SealRegister
     staged: "StagedRuns" = field(default_factory=_stage_nothing)
-    due: Collection[PartitionKey] | None = None  # the partitions that the run is for; None: its whole range
+    due: Collection[PartitionKey] | None = None  # as in `StepResources`
     claimed: dict[PartitionKey, int] = field(default_factory=dict)
     not_fetched: set[PartitionKey] = field(default_factory=set)  # failed or skipped by the source in this run
+
+    @property
+    def reader(self) -> LedgerReader:
+        """The ledger without write access."""
+        return LedgerReader(self.ledger.engine, tenancy=self.settings.tenancy)
 
     @property
     def warehouse(self) -> "Warehouse":
         from ads_pipeline.lake.warehouse.replacement import Warehouse  # noqa: PLC0415
 
         return Warehouse(self.settings.warehouse_location)
-
-    @property
-    def readers(self) -> "Readers":
-        from ads_pipeline.pipeline.readers import Readers  # noqa: PLC0415
-
-        return Readers.of_deployment(self.ledger, self.settings)
-
-    @property
-    def staleness(self) -> StalenessCalculator:
-        return StalenessCalculator.of_ledger(self.ledger, self.settings.google_apis, now=datetime.now(UTC))
-
-    def select_due(self, keys: Iterable[PartitionKey]) -> list[PartitionKey]:
-        """Return those of the keys that this run is for. It leaves the others as they are."""
-        return [key for key in keys if self.due is None or key in self.due]
 
     def claim(self, keys: Sequence[PartitionKey]) -> ClaimResult:
         """Claim partitions that no other run holds, and emit StepStarted for each.
@@ -149,7 +166,7 @@ class RunResources(SensorResources):
         """Claim partitions, and return the holders of those that other runs hold."""
         claim, now = self.lease.claim(keys), datetime.now(UTC)
         started = [self.ledger.origin.make_event("StepStarted", at=now, step_id=str(key)) for key in claim.granted]
-        self.events.append_many(started)
+        self._append(started)
         self.claimed.update(claim.granted)
         return claim.held
 
@@ -157,9 +174,14 @@ class RunResources(SensorResources):
         """Emit StepSkipped for partitions that were claimed and not fetched."""
         now = datetime.now(UTC)
         make_event = self.ledger.origin.make_event
-        self.events.append_many(
+        self._append(
             [make_event("StepSkipped", at=now, step_id=str(each.key), event_data=_describe(each)) for each in skipped]
         )
+
+    def _append(self, events: Sequence[Event]) -> None:
+        """Append events of the run, and fold them into its snapshot, as the ledger does after its own events."""
+        self.events.append_many(events)
+        fold_run(self.events, self.lease.run_id)
 
     def pipeline(self, spark: "SparkSession") -> "Pipeline":
         from ads_pipeline.pipeline.pipeline import Pipeline  # noqa: PLC0415
@@ -222,18 +244,16 @@ def open_run_resources(
     due: Collection[PartitionKey] | None = None,
     on_loss: Callable[[], None] | None = None,
 ) -> Iterator[RunResources]:
-    """Open the resources of one Dagster run: take its lease, emit RunStarted and project its events until it ends.
+    """Open the resources of one Dagster run: take its lease and emit RunStarted.
 
     `on_loss` is called when the run has lost its lease.
     """
     events = RunCompletionLog(engine, tenancy=settings.tenancy)
-    with (
-        Lease.held(engine, origin.run_id, duration=settings.lease, on_loss=on_loss) as lease,
-        follow_in_background(events),
-    ):
+    with Lease.held(engine, origin.run_id, duration=settings.lease, on_loss=on_loss) as lease:
         ledger = Ledger(engine, origin=origin, tenancy=settings.tenancy, lease=lease)
         log_event(_LOG, LogEvent.RUN_OPENED, run=origin.run_id, lease_seconds=settings.lease.total_seconds())
         events.append(origin.make_event("RunStarted", at=datetime.now(UTC)))
+        fold_run(events, origin.run_id)
         apis = settings.google_apis
         versions = {name: query.schema_version for name, query in apis.queries.items()}
         ledger.statuses.record_code_versions(apis.source, asset_code_versions(versions))
@@ -248,25 +268,9 @@ def open_run_resources(
         )
 
 
-def claim_partitions(
-    context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext, resources: RunResources, query_name: str
-) -> ClaimResult:
-    """Claim the due partitions of a step, and log a warning for those that it has to leave out."""
-    keys = parse_partition_names(
-        context.partition_keys, source=resources.source_name, query_name=query_name, log=context.log
-    )
-    return claim_keys(context, resources, resources.select_due(keys))
-
-
-def claim_keys(
-    context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext,
-    resources: RunResources,
-    keys: Sequence[PartitionKey],
-) -> ClaimResult:
-    """Claim these partitions, and log a warning for those that the step has to leave out."""
-    claim = resources.claim(keys)
-    if claim.held:
-        key, holder = next(iter(claim.held.items()))
+def warn_of_held(held: Mapping[PartitionKey, LeaseHolder], keys: Collection[PartitionKey], log: Any) -> None:
+    """Log a warning for the partitions that a step has to leave out."""
+    if held:
+        key, holder = next(iter(held.items()))
         message = "skipped %d of %d partitions because other runs hold them. First: %s, %s"
-        context.log.warning(message, len(claim.held), len(keys), key, holder)
-    return claim
+        log.warning(message, len(held), len(keys), key, holder)

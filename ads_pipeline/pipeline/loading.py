@@ -5,7 +5,7 @@ Repair after a crash is in `pipeline.reconciliation`.
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import Final, TypeVar
@@ -31,7 +31,7 @@ from ads_pipeline.lake.raw.reading import PAYLOAD_CHANGED
 from ads_pipeline.lake.warehouse.file_damage import DamagedFile
 from ads_pipeline.lake.warehouse.replacement import Warehouse
 from ads_pipeline.lake.warehouse.table_values import Load, StagedFile, TableLoadResult, WarehouseTable
-from ads_pipeline.ledger.sql.ledger_values import Publication
+from ads_pipeline.ledger.sql.ledger_values import JudgedRun, Publication
 from ads_pipeline.ledger.state.load_recorder import Loads
 from ads_pipeline.ledger.state.pointers import Publications
 from ads_pipeline.ledger.state.run_history import RunHistory
@@ -46,15 +46,21 @@ _LOG: Final = logging.getLogger(__name__)
 
 PARTITIONS_PER_COMMIT: Final = 10_000  # bounds memory, and the work that a crash repeats
 
+FindJudged = Callable[[Sequence[Run]], Mapping[Run, JudgedRun]]
 _T = TypeVar("_T")
 _K = TypeVar("_K", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadResult:
-    """What became of each partition in one load."""
+    """What became of each partition in one load. `written` is what its commits wrote.
 
+    `moved` are the published runs that readers did not see before.
+    """
+
+    written: tuple[TableLoadResult, ...] = ()
     published: tuple[Run, ...] = ()
+    moved: tuple[Run, ...] = ()
     superseded: tuple[Run, ...] = ()  # lost their authority while they were being loaded
     skipped: tuple[PartitionState, ...] = ()  # status is not success
     unreadable: Mapping[Run, AdsPipelineError] = field(default_factory=dict)  # accepted, but no longer match the seal
@@ -88,18 +94,38 @@ class Loader:
         One Delta commit loads up to 10,000 partitions of one table. A partition whose status is not success is
         skipped. Raises WarehouseUnavailable when the table cannot be written.
         """
+        states = self.states.get_many(keys).values()
+        return combine([self.publish(each) for each in self._commit_each(states, self.history.judged_runs)])
+
+    def commit(self, states: Iterable[PartitionState], judged: Mapping[Run, JudgedRun]) -> LoadResult:
+        """Do the same without a change of the ledger: `publish` makes it. `judged` are the current runs."""
+        return combine(list(self._commit_each(states, lambda _runs: judged)))
+
+    def publish(self, committed: LoadResult) -> LoadResult:
+        """Point readers at what these commits wrote, and record the runs that need another run or their files."""
+        moved = [self._move_pointers(written) for written in committed.written]
+        if committed.unreadable:
+            unreadable = {run: str(error) for run, error in committed.unreadable.items()}
+            log_event(_LOG, LogEvent.LOAD_UNREADABLE, runs=len(unreadable), first=min(unreadable))
+            self.loads.record_failed(unreadable)
+        if committed.blocked:
+            first = min(committed.blocked)
+            log_event(_LOG, LogEvent.FILES_DAMAGED, first=first, problem=committed.blocked[first].problem)
+        return combine([committed, *moved])
+
+    def _commit_each(self, states: Iterable[PartitionState], find_judged: FindJudged) -> Iterator[LoadResult]:
+        """Yield what was skipped, then the result of each commit."""
         ready, skipped = list[PartitionState](), list[PartitionState]()
-        for state in self.states.get_many(keys).values():
+        for state in states:
             (ready if state.status is Status.SUCCESS else skipped).append(state)
-        results = [LoadResult(skipped=tuple(skipped))]
+        yield LoadResult(skipped=tuple(skipped))
         with self.report_progress("loading", len(ready)) as advance:
             for table_states in group_by(ready, lambda state: (state.key.source, state.key.query_name)).values():
                 by_day = sorted(table_states, key=lambda state: (state.key.logical_date, state.key.customer_id))
                 for batch in split_batches(by_day, PARTITIONS_PER_COMMIT):
-                    results.append(self._load_batch(batch))
+                    yield self._commit_batch(batch, find_judged)
                     advance(len(batch))
         self._discard_staged([state.key for state in skipped])
-        return self._record(combine(results))
 
     def reload(
         self, table: WarehouseTable, keys: Iterable[PartitionKey], damaged: Sequence[DamagedFile]
@@ -116,11 +142,11 @@ class Loader:
         for batch in _batch_days({day: len(by_day.get(day, ())) for day in sorted({*by_day, *files})}):
             paths = [each.file.path for day in batch for each in files.get(day, ())]
             if group := [state for day in batch for state in by_day.get(day, ())]:
-                results.append(self._load_batch(group, dropped=paths))
+                results.append(self.publish(self._commit_batch(group, self.history.judged_runs, dropped=paths)))
             self.warehouse.drop_files(source=table.source, query_name=table.query_name, paths=paths)
         for each in damaged:
             log_event(_LOG, LogEvent.FILES_DAMAGED, table=table, problem=each)
-        return self._record(combine(results))
+        return combine(results)
 
     def remove_hidden_rows(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, WarehouseError]:
         """Remove the rows of these partitions whose runs readers may not see.
@@ -155,25 +181,17 @@ class Loader:
                 break
         return left
 
-    def _record(self, result: LoadResult) -> LoadResult:
-        """Log the runs that could not be loaded, and record those that need another run or their files."""
-        if result.unreadable:
-            log_event(_LOG, LogEvent.LOAD_UNREADABLE, runs=len(result.unreadable), first=min(result.unreadable))
-            self.loads.record_failed({run: str(error) for run, error in result.unreadable.items()})
-        if result.blocked:
-            first = min(result.blocked)
-            log_event(_LOG, LogEvent.FILES_DAMAGED, first=first, problem=result.blocked[first].problem)
-        return result
-
     def _discard_staged(self, keys: Sequence[PartitionKey]) -> None:
         """Delete what was staged of partitions that are not loaded now."""
         for (source, query_name), group in group_by(keys, lambda key: (key.source, key.query_name)).items():
             self.warehouse.discard(source, query_name, self.staged.take(group))
 
-    def _load_batch(self, states: Sequence[PartitionState], *, dropped: Collection[str] = ()) -> LoadResult:
-        """Load partitions of one table, and move the pointers. Damaged files that may hold some stop only those."""
+    def _commit_batch(
+        self, states: Sequence[PartitionState], find_judged: FindJudged, *, dropped: Collection[str] = ()
+    ) -> LoadResult:
+        """Load partitions of one table. Damaged files that may hold some stop only those."""
         runs = [Run(key=state.key, run_id=str(state.current_run_id)) for state in states]
-        payloads, unreadable = self._find_payloads(runs)
+        payloads, unreadable = self._find_payloads(runs, find_judged(runs))
         staged = self.staged.take(run.key for run in runs)
         if not payloads:
             self.warehouse.discard(runs[0].key.source, runs[0].key.query_name, staged)
@@ -197,11 +215,13 @@ class Loader:
                 raise
             self.staged.restore(self.warehouse.table(runs[0].key.source, runs[0].key.query_name), staged)
             others = [state for state, run in zip(states, runs, strict=True) if run not in blocked]
-            result = self._load_batch(others, dropped=dropped) if others else LoadResult()
+            result = self._commit_batch(others, find_judged, dropped=dropped) if others else LoadResult()
             return replace(result, blocked={**result.blocked, **blocked})
-        return replace(self._move_pointers(written), unreadable=unreadable)
+        return LoadResult(written=(written,), superseded=written.superseded, unreadable=unreadable)
 
-    def _find_payloads(self, runs: Sequence[Run]) -> tuple[dict[Run, SealedPayload], dict[Run, AdsPipelineError]]:
+    def _find_payloads(
+        self, runs: Sequence[Run], judged: Mapping[Run, JudgedRun]
+    ) -> tuple[dict[Run, SealedPayload], dict[Run, AdsPipelineError]]:
         """The payloads by run, and the damaged runs.
 
         A seal must be the one that was registered, so that the recorded contract reads the rows. A payload must have
@@ -209,16 +229,18 @@ class Loader:
         """
         payloads: dict[Run, SealedPayload] = {}
         unreadable: dict[Run, AdsPipelineError] = {}
-        for run, judged in self.history.judged_runs(runs).items():
+        for run in runs:
+            if (found := judged.get(run)) is None:
+                continue
             try:
                 seal = self.seals.read_seal(run)
             except (RunNotSealed, RunDamaged, UnsafePath) as error:
                 unreadable[run] = error
                 continue
-            if (problem := compare_with_seal(judged.registered, seal)) is not None:
+            if (problem := compare_with_seal(found.registered, seal)) is not None:
                 unreadable[run] = RunDamaged(run.path, problem)
                 continue
-            seal = replace(seal, payload_sha256=judged.payload_sha256)
+            seal = replace(seal, payload_sha256=found.payload_sha256)
             payloads[run] = SealedPayload(seal=seal, location=self.raw.location)
         return payloads, unreadable
 
@@ -254,17 +276,16 @@ class Loader:
         )
         if pointers.superseded:  # they lost their authority between the commit and the pointer
             self.remove_hidden_rows(run.key for run in pointers.superseded)
-        superseded = (*written.superseded, *pointers.superseded)
         log_event(
             _LOG,
             LogEvent.LOAD_PUBLISHED,
             query=next((load.run.key.query_name for load in written.loads), None),
             partitions=len(pointers.published),
             rows=sum(load.record_count for load in written.loads),
-            superseded=len(superseded),
+            superseded=len(written.superseded) + len(pointers.superseded),
             table_version=written.table_version,
         )
-        return LoadResult(published=tuple(pointers.published), superseded=superseded)
+        return LoadResult(published=pointers.published, moved=pointers.moved, superseded=pointers.superseded)
 
 
 def _is_blocked(key: PartitionKey, error: FilesDamaged) -> bool:
@@ -299,6 +320,8 @@ def group_by(items: Iterable[_T], key: Callable[[_T], _K]) -> dict[_K, list[_T]]
 def combine(results: Sequence[LoadResult]) -> LoadResult:
     """One result for several loads."""
     return LoadResult(
+        written=tuple(each for result in results for each in result.written),
+        moved=tuple(run for result in results for run in result.moved),
         published=tuple(run for result in results for run in result.published),
         superseded=tuple(run for result in results for run in result.superseded),
         skipped=tuple(state for result in results for state in result.skipped),

@@ -16,10 +16,11 @@ from psycopg2.extras import execute_values
 from ads_pipeline.domain.run_events import Event, idempotency_key
 from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.events.event_reader import EventReader
-from ads_pipeline.ledger.events.snapshots import Follower, follow_in_background
+from ads_pipeline.ledger.events.snapshots import Follower
 from ads_pipeline.ledger.sql.database import SCHEMA
 from ads_pipeline_tests.benchmarks.ratios import Figure, Ratio, compare, measure_time
 from ads_pipeline_tests.ledger.builders import open_part
+from ads_pipeline_tests.ledger.events.builders import following
 from ads_pipeline_tests.postgres_server import start_postgres
 
 SINGLE_APPENDS = 400
@@ -160,7 +161,7 @@ def _measure_lag(database: str, url: str) -> Iterator[Figure]:
                 lags.append(reader.get_lag().total_seconds())
 
     sampler = threading.Thread(target=sample_lag)
-    with open_part(EventLog, url) as log, follow_in_background(log):
+    with open_part(EventLog, url) as log, following(log):
         sampler.start()
         delay = _append_at_fixed_rate(log)
         done.set()

@@ -15,10 +15,9 @@ import pytest
 import sqlalchemy as sa
 
 from ads_pipeline.domain.errors import LedgerUnavailable
-from ads_pipeline.ledger.events.event_log import EventLog
-from ads_pipeline.ledger.events.snapshots import follow_in_background
 from ads_pipeline.ledger.sql import database, postgres_connection
 from ads_pipeline.ledger.sql.postgres_connection import NETWORK_LIMITS, bounded_url
+from ads_pipeline.ledger.write_steps import leases
 from ads_pipeline.ledger.write_steps.leases import Lease
 from ads_pipeline.orchestration.runs.lost_lease import EXIT_CODE, end_on_loss
 from ads_pipeline_tests.black_hole import BlackHole, black_hole_before
@@ -186,10 +185,10 @@ def test_dagsters_storage_gets_its_answer_within_the_limit(
 
 
 def hold_lease(url: str, seconds: float, ready: Any) -> None:
-    """A run in a process of its own: it holds a lease and follows its events, until it waits for an answer."""
+    """A run in a process of its own: it holds a lease, until it waits for an answer."""
     engine = database.open_engine(url)
     lease = Lease.held(engine, "run", duration=timedelta(seconds=seconds), on_loss=end_on_loss())
-    with lease, follow_in_background(EventLog(engine)):
+    with lease:
         ready.set()
         database.transact(engine, lambda connection: connection.execute(sa.text("SELECT pg_sleep(600)")))
 
@@ -226,17 +225,17 @@ def test_run_whose_lease_was_ended_ends_itself(postgres_url: str) -> None:
 def test_end_of_a_run_does_not_wait_for_its_threads(
     engine: sa.Engine, proxy: BlackHole, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The threads that renew the lease and follow the events wait for the database; the run leaves them behind."""
-    for module in ("write_steps.leases", "events.snapshots"):
-        monkeypatch.setattr(f"ads_pipeline.ledger.{module}.SECONDS_TO_STOP", 0.5)
-    patient = database.answering_within(engine, 120)
-    with follow_in_background(EventLog(patient)):
-        time.sleep(0.5)
+    """The thread that renews the lease waits for the database; the run leaves it behind."""
+    monkeypatch.setattr(leases, "SECONDS_TO_STOP", 0.5)
+    monkeypatch.setattr(leases, "RENEWALS_PER_LEASE", 480)  # one in half a second
+    lease = Lease(engine, "run", duration=timedelta(seconds=240))
+    lease.open()
+    with leases.renewing(lease):
         proxy.swallows.set()
-        time.sleep(1.0)
+        time.sleep(1.5)
         started = time.monotonic()
     assert time.monotonic() - started < MARGIN
-    assert "run-events" in {thread.name for thread in threading.enumerate()}
+    assert "lease" in {thread.name for thread in threading.enumerate()}
 
 
 def test_run_in_a_process_of_its_callers_is_not_ended() -> None:

@@ -30,7 +30,6 @@ from ads_pipeline.ledger.write_steps.event_rows import decode_snapshot, encode_s
 
 EVENTS_PER_TRANSACTION: Final = 2_000  # bounds how long a resync locks the run
 POLL_INTERVAL: Final = timedelta(milliseconds=200)
-SECONDS_TO_STOP: Final = 10.0  # for the follower's thread; while the database does not answer, it ends later
 AlarmCallback = Callable[[LagLevel, timedelta], None]
 
 
@@ -127,30 +126,17 @@ def _store(connection: sa.Connection, before: RunSnapshot, values: Mapping[str, 
     return bool(connection.execute(sa.update(run_head).where(*is_same).values(values)).rowcount)
 
 
-@contextmanager
-def follow_in_background(log: EventLog, on_alarm: AlarmCallback | None = None) -> Iterator[None]:
-    """Follow the log in a thread while the block runs, and catch up at its end."""
-    stopped = threading.Event()
-    follower = Follower(log)
-    thread = threading.Thread(target=follower.follow, args=(stopped, on_alarm), name="run-events", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stopped.set()
-        thread.join(SECONDS_TO_STOP)
-        # An outage must not hide the block's own exception. Another follower will catch up.
-        with suppress(LedgerUnavailable):
-            if not thread.is_alive():
-                follower.catch_up(on_alarm)
+def fold_run(log: EventLog, run_id: str) -> None:
+    """Fold the events that the run has now. During an outage, or without the right to store snapshots, do nothing."""
+    with suppress(LedgerUnavailable, LedgerRefused):
+        Follower(log).catch_up_run(run_id)
 
 
 @contextmanager
 def completing_run(log: EventLog, origin: EventOrigin) -> Iterator[None]:
     """Append RunCompleted or RunFailed when the block ends, if the run has any event, and fold them all.
 
-    So a command leaves no lag behind, also where no follower runs. A login that may not store snapshots leaves them
-    to a follower.
+    So a command leaves no lag behind.
     """
     event_type = "RunFailed"
     try:
@@ -161,5 +147,4 @@ def completing_run(log: EventLog, origin: EventOrigin) -> Iterator[None]:
         with suppress(LedgerUnavailable):
             if log.get_head(origin.run_id) is not None:
                 log.append(origin.make_event(event_type, at=datetime.now(UTC)))
-                with suppress(LedgerRefused):
-                    Follower(log).catch_up_run(origin.run_id)
+                fold_run(log, origin.run_id)

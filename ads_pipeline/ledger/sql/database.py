@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar, cast
 
 import sqlalchemy as sa
 import tenacity
@@ -50,6 +50,16 @@ _RETRYABLE_STATES = ("40001", "40P01", "55P03", "57P01", "57P02", "57P03", "5330
 
 class ConcurrentWrite(Exception):
     """Another transaction changed a row that this one had read without a lock. `transact` retries it."""
+
+
+class OpenTransaction:
+    """Stands in for an engine. Everything that uses it reads in the one transaction of the connection."""
+
+    def __init__(self, connection: sa.Connection) -> None:
+        self.connection, self.dialect = connection, connection.dialect
+
+    def execution_options(self, **_options: Any) -> Self:
+        return self
 
 
 def open_engine(url: str, *, read_only: bool = False, answer_seconds: float | None = None) -> sa.Engine:
@@ -174,11 +184,13 @@ def display_url(url: str) -> str:
     return printable(shown.render_as_string())
 
 
-def transact(engine: sa.Engine, work: Callable[[sa.Connection], T]) -> T:
+def transact(engine: sa.Engine | OpenTransaction, work: Callable[[sa.Connection], T]) -> T:
     """Run the work in one transaction. Retries a bounded number of times after conflicts and lost connections.
 
     The work must be idempotent: a commit whose acknowledgement was lost may have happened.
     """
+    if isinstance(engine, OpenTransaction):  # the transaction that it is a part of is retried
+        return work(engine.connection)
 
     def run_once() -> T:
         with engine.begin() as connection:
@@ -198,6 +210,16 @@ def fetch(engine: sa.Engine, statement: sa.Executable) -> Sequence[sa.Row[Any]]:
     return transact(engine, lambda connection: connection.execute(statement).all())
 
 
+def read_at_once(engine: sa.Engine, work: Callable[[sa.Engine], T]) -> T:
+    """Run reads in one transaction that sees one moment. They get what stands in for an engine, and are retried."""
+
+    def read(connection: sa.Connection) -> T:
+        use_one_snapshot(connection)
+        return work(cast("sa.Engine", OpenTransaction(connection)))
+
+    return transact(read_only(engine), read)
+
+
 def use_one_snapshot(connection: sa.Connection) -> None:
     """Let all reads of this transaction see one moment. Call it before the first statement; SQLite does so anyway."""
     if connection.dialect.name == "postgresql":
@@ -205,8 +227,11 @@ def use_one_snapshot(connection: sa.Connection) -> None:
 
 
 @contextmanager
-def open_snapshot(engine: sa.Engine) -> Iterator[sa.Connection]:
+def open_snapshot(engine: sa.Engine | OpenTransaction) -> Iterator[sa.Connection]:
     """A connection whose reads all see one moment, for results that do not fit in memory."""
+    if isinstance(engine, OpenTransaction):
+        yield engine.connection
+        return
     with _translated_errors(), read_only(engine).connect() as connection:
         use_one_snapshot(connection)
         yield connection

@@ -96,10 +96,14 @@ class Publication:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishResult:
-    """The runs that readers see now, and those that lost their authority before they were published."""
+    """The runs that readers see now, and those that lost their authority before they were published.
+
+    `moved` are the published runs that readers did not see before.
+    """
 
     published: tuple[Run, ...]
     superseded: tuple[Run, ...]
+    moved: tuple[Run, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

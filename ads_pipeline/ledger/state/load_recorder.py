@@ -99,7 +99,8 @@ def _publish(transaction: LedgerTransaction, publications: Sequence[Publication]
         if not pointers or pointers.get(run.key) != (run.run_id, state.schema_version, state.record_count):
             changes[run.key] = encode_load(publication, state)
     _move_pointers(transaction, changes, states)
-    return PublishResult(published=tuple(published), superseded=tuple(superseded))
+    moved = (run for run in published if run.key in changes)
+    return PublishResult(published=tuple(published), superseded=tuple(superseded), moved=tuple(moved))
 
 
 def _record_failed(transaction: LedgerTransaction, errors: Mapping[Run, str]) -> None:

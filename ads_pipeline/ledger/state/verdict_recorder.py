@@ -175,7 +175,7 @@ class VerdictRecorder:
         """Write all rows. State and status are written from the last row of each partition only."""
         last = set(self._last_rows.values())
         rows = [(*row, index in last, index + 1) for index, row in enumerate(self._rows)]
-        origin = self._writer.event_encoder.encode_origin(appended_at=self._appended_at, event_count=len(rows))
+        origin = self._transaction.encode_origin(self._appended_at, len(rows))
         if write_verdicts(self._transaction.connection, rows, origin) < len(last):
             raise ConcurrentWrite("a status was written without the lock of its partition's state")
 

@@ -54,7 +54,10 @@ _WITHDRAW_POINTERS: Final = Statement(
 
 
 class LedgerWriter:
-    """The engine, clock and lease of one writer. Its events have one origin."""
+    """The engine, clock and lease of one writer. Its events have one origin.
+
+    `after_events` is called after each transaction that has appended events.
+    """
 
     def __init__(
         self,
@@ -64,22 +67,27 @@ class LedgerWriter:
         origin: EventOrigin,
         tenancy: Tenancy,
         lease: Lease | None = None,
+        after_events: Callable[[], None] | None = None,
     ) -> None:
         self.engine, self.origin = engine, origin
         self.statuses = PartitionStatuses(tenancy)
         self.event_encoder = EventEncoder(origin)
         self.clock, self.lease = clock, lease
+        self._after_events = after_events
 
     def transact(self, work: Callable[["LedgerTransaction"], T]) -> T:
         """Run the work in one transaction. Its events are appended last: that locks the head row of the run."""
 
-        def run(connection: sa.Connection) -> T:
+        def run(connection: sa.Connection) -> tuple[T, bool]:
             transaction = LedgerTransaction(self, connection)
             result = work(transaction)
             transaction.append_events()
-            return result
+            return result, transaction.has_events
 
-        return database.transact(self.engine, run)
+        result, has_events = database.transact(self.engine, run)
+        if has_events and self._after_events is not None:
+            self._after_events()
+        return result
 
 
 class LedgerTransaction:
@@ -88,6 +96,7 @@ class LedgerTransaction:
     def __init__(self, writer: LedgerWriter, connection: sa.Connection) -> None:
         self.connection, self.writer = connection, writer
         self._events: list[Values] = []
+        self.has_events = False
 
     @cached_property
     def now(self) -> datetime:
@@ -151,6 +160,9 @@ class LedgerTransaction:
 
     def append_events(self) -> None:
         if self._events:
-            encode_origin = self.writer.event_encoder.encode_origin
-            origin = encode_origin(appended_at=self.at, event_count=len(self._events))
-            append_own_rows(self.connection, self._events, origin)
+            append_own_rows(self.connection, self._events, self.encode_origin(self.at, len(self._events)))
+
+    def encode_origin(self, appended_at: str, event_count: int) -> Values:
+        """The origin of the events that this transaction appends."""
+        self.has_events = True
+        return self.writer.event_encoder.encode_origin(appended_at=appended_at, event_count=event_count)

@@ -24,7 +24,13 @@ from ads_pipeline.orchestration.complete_check import build_complete_check
 from ads_pipeline.orchestration.fetching import build_fetching_source
 from ads_pipeline.orchestration.io_manager import PartitionStateIOManager
 from ads_pipeline.orchestration.partitions import define_partitions
-from ads_pipeline.orchestration.resources import RunResources, SensorResources, SourceFactory, SparkResource
+from ads_pipeline.orchestration.resources import (
+    RunResources,
+    SensorResources,
+    SourceFactory,
+    SparkResource,
+    StepResources,
+)
 from ads_pipeline.orchestration.runs.due_partitions import DUE_SCHEMA, read_due
 from ads_pipeline.orchestration.runs.ended_runs import build_event_origin
 from ads_pipeline.orchestration.runs.lost_lease import end_on_loss
@@ -96,6 +102,7 @@ def build_definitions(
         resources={
             "ledger_engine": _build_ledger_engine(resolved),
             "run_resources": _build_run_resources(resolved, factory),
+            "step_resources": _step_resources,
             "sensor_resources": _build_sensor_resources(resolved, factory),
             "control_actions": _build_control_actions(resolved),
             "partition_state": _partition_state,
@@ -152,7 +159,8 @@ def _build_run_resources(settings: Settings, source_factory: SourceFactory) -> d
     @dg.resource(
         config_schema=DUE_SCHEMA,
         required_resource_keys={"ledger_engine"},
-        description="Ledger, raw runs and warehouse for runs, with write access under the lease of the run.",
+        description="Ledger, raw runs and warehouse for the IO manager and the jobs, with write access under the "
+        "lease of the run.",
     )
     def run_resources(context: dg.InitResourceContext) -> Iterator[RunResources]:
         if context.run is None:
@@ -192,7 +200,17 @@ def _build_control_actions(settings: Settings) -> dg.ResourceDefinition:
 
 @dg.io_manager(
     required_resource_keys={"run_resources"},
-    description="Registers sealed runs in the ledger and passes on only partitions whose status is success.",
+    description="Registers sealed runs, records verdicts and moves pointers in the ledger. It passes on only "
+    "partitions whose status is success.",
 )
 def _partition_state(context: dg.InitResourceContext) -> PartitionStateIOManager:
     return PartitionStateIOManager(context.resources.run_resources)
+
+
+@dg.resource(
+    required_resource_keys={"partition_state"},
+    description="Ledger, raw runs and source for assets and checks, which can read and not write.",
+)
+def _step_resources(context: dg.InitResourceContext) -> StepResources:
+    manager: PartitionStateIOManager = context.resources.partition_state
+    return manager.step_resources

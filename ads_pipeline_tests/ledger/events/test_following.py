@@ -1,7 +1,8 @@
-"""Tests lag alarms and the background follower."""
+"""Tests lag alarms, the follower, and the folds of a run after its writes."""
 
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -12,9 +13,20 @@ from ads_pipeline.domain.errors import LedgerUnavailable
 from ads_pipeline.domain.run_snapshots import LagLevel
 from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.events.event_reader import EventReader
-from ads_pipeline.ledger.events.snapshots import Follower, follow_in_background
-from ads_pipeline.testing.event_strategies import make_completions, make_event
-from ads_pipeline_tests.ledger.builders import FakeClock, open_part
+from ads_pipeline.ledger.events.snapshots import Follower
+from ads_pipeline.ledger.ledger import Ledger
+from ads_pipeline.ledger.write_steps.leases import Lease
+from ads_pipeline.testing.event_strategies import make_event
+from ads_pipeline_tests.ledger.builders import (
+    FakeClock,
+    acceptance,
+    key,
+    open_part,
+    registered_runs,
+    run,
+    sealed_runs,
+)
+from ads_pipeline_tests.ledger.events.builders import following
 from ads_pipeline_tests.ledger.events.test_snapshots import (
     append_with_a_gap,
     check_current,
@@ -103,28 +115,40 @@ def test_resync_skips_gaps_without_marking_stale(
     assert (stored_snapshot(timed_log).stale_since, missing_events(backdoor)) == (None, [1])
 
 
-# Following in the background.
+# Following.
 
 
-def test_background_follower_catches_up_at_the_end(log: EventLog) -> None:
-    """Snapshots are folded while the block runs, and are complete when it ends."""
-    with follow_in_background(log):
-        log.append_many(make_step_events("r", 3))
-        _wait_until(lambda: log.get_snapshot("r") is not None and stored_snapshot(log).last_event_seq == 3)
-        log.append_many([*make_step_events("r", 9), *make_completions("other", 2)])
-    for run_id in ("r", "other"):
-        check_current(log, run_id)
+@pytest.mark.invariant("L6")
+def test_run_with_a_lease_folds_its_events_after_each_write(ledger: Ledger) -> None:
+    """No follower runs. An outage of one fold fails no write, and the next fold takes its events too."""
+    outages = iter([False, True])
+
+    def begin(_connection: sa.Connection) -> None:
+        if any(frame.name == "fold_run" for frame in traceback.extract_stack()) and next(outages, False):
+            raise LedgerUnavailable("the ledger's database is busy or out of reach: planned")
+
+    sa.event.listen(ledger.engine, "begin", begin)
+    with Lease.held(ledger.engine, ledger.origin.run_id, duration=timedelta(hours=1)) as lease:
+        leased, folded = Ledger(ledger.engine, origin=ledger.origin, lease=lease), list[int]()
+        lease.claim([key()])
+        for run_id in ("r1", "r2", "r3"):
+            leased.registrations.register(sealed_runs(run(key(), run_id)))
+            folded.append(stored_snapshot(ledger.events, ledger.origin.run_id).last_event_seq)
+    assert folded == [1, 1, 3]
 
 
-def test_background_follower_catches_up_after_an_exception(log: EventLog) -> None:
-    """The block's exception is raised, and its events are folded."""
-    log.append(make_event("r", "RunStarted"))
-    with pytest.raises(KeyError, match="mine"), follow_in_background(log):
-        raise KeyError("mine")
-    check_current(log)
+@pytest.mark.invariant("L6")
+def test_verdict_of_a_run_with_a_lease_is_folded(ledger: Ledger) -> None:
+    """Its event is written by the statement of the verdict, and not with the other events."""
+    with Lease.held(ledger.engine, ledger.origin.run_id, duration=timedelta(hours=1)) as lease:
+        lease.claim([key()])
+        leased = Ledger(ledger.engine, origin=ledger.origin, lease=lease)
+        (registered,) = registered_runs(leased, key(), "r1")
+        leased.verdicts.record([acceptance(registered)])
+        check_current(leased.events, ledger.origin.run_id)
 
 
-def test_background_follower_survives_an_outage(log: EventLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_follower_survives_an_outage(log: EventLog) -> None:
     """An unavailable database does not stop the follower. It catches up after the outage."""
     outage, refusals = threading.Event(), list[int]()
 
@@ -134,7 +158,7 @@ def test_background_follower_survives_an_outage(log: EventLog, monkeypatch: pyte
             raise LedgerUnavailable("the ledger's database is busy or out of reach: planned")
 
     sa.event.listen(log.engine, "begin", begin)
-    with follow_in_background(log):
+    with following(log):
         outage.set()
         log.append_many(make_step_events("r", 3))
         _wait_until(lambda: len(refusals) > 0)

@@ -1,6 +1,6 @@
 """Run requests of the sensors: every due partition once, and again after a run crashed."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
@@ -14,7 +14,6 @@ from pyspark.sql import SparkSession
 
 from ads_pipeline.domain.days.materialization_status import AttemptOutcome
 from ads_pipeline.domain.errors import LeaseLost, LedgerUnavailable, RawUnavailable
-from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.run_snapshots import RunStatus
 from ads_pipeline.ledger.events.event_reader import EventReader
 from ads_pipeline.orchestration.partitions import CUSTOMERS, define_partitions
@@ -264,14 +263,14 @@ def test_run_sealed_during_a_load_is_requested(location: Location, monkeypatch: 
     """The next tick requests it, and each run gets one verdict."""
     location.add_customers(1)
     seal_run(location.deployment, key(1), "r1")
-    load = Loader.load
+    commit = Loader.commit
 
-    def interrupted(self: Loader, keys: Iterable[PartitionKey]) -> LoadResult:
+    def interrupted(self: Loader, *loadable: Any) -> LoadResult:
         seal_run(location.deployment, key(1), "r2")
-        return load(self, keys)
+        return commit(self, *loadable)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Loader, "load", interrupted)
+        patch.setattr(Loader, "commit", interrupted)
         execute_requests(location, tick(location))
     assert visible_runs(location.deployment) == {key(1): "r1"}
     execute_requests(location, tick(location))
