@@ -15,6 +15,7 @@ from ads_pipeline.ledger.control.failed_fetches import FailedFetches
 from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.sql import database
+from ads_pipeline.ledger.sql.ledger_values import DayWindow
 from ads_pipeline.ledger.state.load_recorder import Loads
 from ads_pipeline.ledger.state.run_registration import Registrations
 from ads_pipeline.ledger.state.verdicts import Verdicts
@@ -23,10 +24,12 @@ from ads_pipeline.ledger.write_steps.transactions import LedgerWriter
 from ads_pipeline.orchestration.io_manager import PartitionStateIOManager
 from ads_pipeline.orchestration.resources import RunResources
 from ads_pipeline.orchestration.runs.ended_runs import build_event_origin
+from ads_pipeline.pipeline.loading import Loader, LoadResult
+from ads_pipeline.pipeline.reconciliation import RepairKind
 from ads_pipeline_tests.orchestration.builders import RAW, WAREHOUSE, Location, open_location, open_resources
 from ads_pipeline_tests.orchestration.sensors.ticks import create_run
 from ads_pipeline_tests.orchestration.transactions import counted_transactions
-from ads_pipeline_tests.pipeline.builders import key, seal_run, visible_runs
+from ads_pipeline_tests.pipeline.builders import QUERY, SOURCE, key, seal_run, table_version_count, visible_runs
 
 MAX_TRANSACTIONS = 25
 WRITERS = (
@@ -59,6 +62,31 @@ def test_run_of_one_partition_opens_few_transactions(location: Location) -> None
         assert location.run([key(2)]).success
     assert visible_runs(location.deployment) == {key(1): "r1", key(2): "r1"}
     assert len(callers) <= MAX_TRANSACTIONS, "\n".join(callers)
+
+
+@pytest.mark.invariant("W7", "W8")
+def test_crash_between_commit_and_pointer_is_repaired(location: Location, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table has the new rows, and readers get either run. `reconcile` moves the pointer without a commit."""
+    location.add_customers(1)
+    seal_run(location.deployment, key(1))
+    assert location.run([key(1)]).success
+    seal_run(location.deployment, key(1), "r2")
+
+    def crash(_loader: Loader, _committed: LoadResult) -> LoadResult:
+        raise SystemExit("planned")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Loader, "publish", crash)
+        assert not location.run([key(1)]).success
+    publications = location.deployment.ledger.publications
+    assert publications.pointers([key(1)])[key(1)].run.run_id == "r1"
+    assert visible_runs(location.deployment) == {key(1): "r2"}
+    versions = table_version_count(location.deployment)
+    window = DayWindow(source=SOURCE, query_name=QUERY)
+    (repair,) = location.deployment.reconciliation.repair(window).repairs
+    assert (repair.kind, repair.key) == (RepairKind.POINT, key(1))
+    assert publications.pointers([key(1)])[key(1)].run.run_id == "r2"
+    assert table_version_count(location.deployment) == versions
 
 
 @pytest.mark.invariant("S12")
