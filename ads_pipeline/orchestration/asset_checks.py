@@ -185,7 +185,7 @@ def build_readable_check(name: str, *, partitions: dg.MultiPartitionsDefinition)
 
 
 def _is_run(run: dg.DagsterRun, asset: dg.AssetKey) -> bool:
-    """Whether the run also runs the asset of the check. Without any selection, it runs all assets."""
+    """Return whether the run also runs the asset of the check. Without any selection, it runs all assets."""
     has_selection = run.asset_selection is not None or run.asset_check_selection is not None
     return asset in (run.asset_selection or ()) or not has_selection
 

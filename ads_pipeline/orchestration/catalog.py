@@ -1,4 +1,4 @@
-"""What Dagster's catalogue shows beside the assets that it runs: the source upstream, and the outputs downstream.
+"""Builds the assets that Dagster's catalogue shows beside the queries: the source upstream, the outputs downstream.
 
 It also describes the columns and the location of each query's tables.
 """

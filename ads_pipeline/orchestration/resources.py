@@ -101,7 +101,7 @@ def select_due(keys: Iterable[PartitionKey], due: Collection[PartitionKey] | Non
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepResources(ReadResources):
-    """What assets and checks get: read access, and the functions of the IO manager that they may call."""
+    """The resources of assets and checks: read access, and the functions of the IO manager that they may call."""
 
     source: Source
     due: Collection[PartitionKey] | None = None  # the partitions that the run is for; None: its whole range
@@ -116,7 +116,7 @@ class StepResources(ReadResources):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SensorResources(ReadResources):
-    """What sensors get: read access, and the log in which they close finished runs."""
+    """The resources of sensors: read access, and the log in which they close finished runs."""
 
     events: RunCompletionLog
     source_factory: SourceFactory
@@ -129,7 +129,7 @@ class SensorResources(ReadResources):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResources(SensorResources):
-    """What the IO manager and the jobs get: write access under the lease of the run."""
+    """The resources of the IO manager and of the jobs: write access under the lease of the run."""
 
     ledger: Ledger
     lease: Lease

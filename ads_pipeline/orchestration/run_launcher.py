@@ -58,7 +58,7 @@ class EngineRunLauncher(dg.DefaultRunLauncher):
         return dagster_private.has(["CheckRunHealthResult", "WorkerStatus"])
 
     def check_run_worker_health(self, run: dg.DagsterRun) -> Any:
-        """Whether the process of a run lives. Dagster ends every run whose answer is not RUNNING or SUCCESS.
+        """Tell Dagster whether the process of a run lives. It ends every run whose answer is not RUNNING or SUCCESS.
 
         So the answer is RUNNING for a run of the default launcher, whose code server reports a death itself, and for
         a process on another machine, whose run is ended when its lease expires.
@@ -69,7 +69,7 @@ class EngineRunLauncher(dg.DefaultRunLauncher):
         return dagster_private.CheckRunHealthResult(dagster_private.WorkerStatus.FAILED, ended.describe_end())
 
     def get_run_worker_debug_info(self, run: dg.DagsterRun, include_container_logs: bool | None = True) -> str | None:  # noqa: ARG002 - Dagster's signature
-        """How the process of a run ended, which Dagster adds when a run has not started in time."""
+        """Describe the end of a run's process, which Dagster adds when a run has not started in time."""
         ended = _find_ended(run.run_id)
         return ended.describe_end() if ended and run.status == dg.DagsterRunStatus.STARTING else None
 
@@ -92,7 +92,7 @@ def _ask_engine(request: RunRequest) -> RunAnswer:
 
 
 def _build_request(run: dg.DagsterRun, instance: dg.DagsterInstance) -> RunRequest | None:
-    """What the engine must know about a run; None for a run that it cannot execute."""
+    """The facts that the engine needs about a run; None for a run that it cannot execute."""
     origin = run.job_code_origin
     module = getattr(origin.repository_origin.code_pointer, "module", None) if origin else None
     if origin is None or module is None or not dagster_private.has(["ExecuteRunArgs"]):

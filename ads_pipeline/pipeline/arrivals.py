@@ -38,7 +38,7 @@ class UnjudgedRuns:
 
 @dataclass(slots=True)
 class SearchMemory:
-    """What earlier searches of this process have seen, for searches one after the other.
+    """The days that earlier searches of this process have seen, for searches one after the other.
 
     `fingerprints` are those of the days that have only judged runs; all other days are looked at again. Every half
     hour they are forgotten, because some file systems show an old time of change for a while, and because a ledger
@@ -82,7 +82,7 @@ class SealedRuns:
 
     @property
     def is_searched_in_parts(self) -> bool:
-        """Whether a search with a memory looks at a part of the runs, whatever their days."""
+        """Return whether a search with a memory looks at a part of the runs, whatever their days."""
         return self._raw.is_listed_in_parts
 
     def find_unjudged(

@@ -53,7 +53,7 @@ _K = TypeVar("_K", bound=Hashable)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadResult:
-    """What became of each partition in one load. `written` is what its commits wrote.
+    """The result for each partition in one load. `written` is what its commits wrote.
 
     `moved` are the published runs that readers did not see before.
     """

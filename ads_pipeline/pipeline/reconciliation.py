@@ -68,7 +68,7 @@ class ReconcilePlan:
         return sorted(key for key in keys if _is_in(damaged, key))
 
     def grant(self, granted: Collection[PartitionKey]) -> "ReconcilePlan":
-        """What may be carried out by one who may write to these partitions only.
+        """The part of the plan for one who may write to these partitions only.
 
         A damaged file stays until all of its partitions are granted, and so do its other repairs.
         """
@@ -172,7 +172,7 @@ def _matches(expected: ExpectedContent, held: HeldPartition | None) -> bool:
 
 
 def _holds_current(expected: ExpectedContent, held: HeldPartition | None) -> bool:
-    """Whether the table holds the current run. A run without rows is held if the partition has no rows."""
+    """Return whether the table holds the current run. A run without rows is held if the partition has no rows."""
     if held is None:
         return expected.record_count == 0
     current = (expected.run_id, expected.schema_version, expected.record_count)

@@ -27,7 +27,7 @@ MAX_WINDOWS: Final = 20  # each opens the table again
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastPass:
-    """What a pass has seen. `unsettled` are the days in which it found differences, repaired or not."""
+    """The facts that a pass has seen. `unsettled` are the days in which it found differences, repaired or not."""
 
     full_at: datetime
     changes: Mapping[date, DayChanges] = field(default_factory=dict)

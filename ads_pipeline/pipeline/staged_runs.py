@@ -34,7 +34,7 @@ class _WarehouseSink:
 
 
 def sink_into(table: WarehouseTable, schema_version: str) -> Callable[[], RowSink]:
-    """What a task calls to open its sink. Spark sends it, so it holds no store and no credentials."""
+    """The function by which a task opens its sink. Spark sends it, so it holds no store and no credentials."""
     return partial(_WarehouseSink, table, schema_version)
 
 

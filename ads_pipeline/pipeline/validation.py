@@ -41,7 +41,7 @@ RUNS_PER_BATCH: Final = 10_000  # bounds memory, and the work that a crash repea
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgingResult:
-    """What became of each run. `unjudged` holds the runs without a verdict, with the reason."""
+    """The result for each run. `unjudged` holds the runs without a verdict, with the reason."""
 
     judgements: tuple[Judgement, ...]
     unjudged: dict[Run, AdsPipelineError]

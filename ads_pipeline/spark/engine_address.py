@@ -1,4 +1,4 @@
-"""Where the engine of a deployment listens, and how a run asks it for a Spark server.
+"""Finds the engine of a deployment, and asks it for a Spark server.
 
 The engine has a Unix socket in a directory that only its owner may enter. A link below the home points at it, because
 the path of a socket must be short. Whoever may use the socket gets the port and the token of the server.
@@ -30,7 +30,7 @@ _FOREIGN: Final = "the engine belongs to another user"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLimits:
-    """How long an engine may be silent, and how often its server is looked at.
+    """The time that an engine may be silent, and the interval between looks at its server.
 
     `seconds_to_answer` is for the supervisor to say that it lives, and for the server to begin a connection. After
     `silent_checks` without a connection a server is ended, and with it what its runs do.
@@ -47,7 +47,7 @@ LIMITS: Final = EngineLimits()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What the engine answers: a server on the loopback address, or why there is none."""
+    """The answer of the engine: a server on the loopback address, or why there is none."""
 
     problem: str | None = None
     port: int = 0
@@ -60,7 +60,7 @@ class Answer:
 
 
 def needs_engine(spark: str) -> bool:
-    """Whether this setting names a master. Connect has a server of its own, and a user's function its own session."""
+    """Return whether this setting names a master, and neither a server of Connect nor a user's function."""
     return _MASTER.fullmatch(spark) is not None
 
 
@@ -84,13 +84,13 @@ def request_server(home: Path, limits: EngineLimits = LIMITS) -> Answer | None:
 
 
 def is_running(home: Path) -> bool:
-    """Whether an engine of this home answers."""
+    """Return whether an engine of this home answers."""
     answer = _ask(home, PING, LIMITS.seconds_to_answer)
     return answer is not None and answer.problem is None
 
 
 def is_answering(port: int, seconds: float) -> bool:
-    """Whether the server at this port begins a connection. The kernel accepts one for a stopped process, too."""
+    """Return whether the server at this port begins a connection. The kernel accepts one for a stopped process."""
     try:
         with socket.create_connection((LOOPBACK, port), timeout=seconds) as connection:
             connection.sendall(_HTTP2_PREFACE)

@@ -26,7 +26,7 @@ def user_name() -> str | None:
 
 
 def java_properties() -> dict[str, str]:
-    """What Java cannot find out about a user without a name."""
+    """The properties that Java cannot find out about a user without a name."""
     name = user_name()
     return {} if name is None else {"user.name": name, "user.home": str(private_directory())}
 

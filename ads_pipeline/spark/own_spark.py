@@ -27,7 +27,7 @@ _LOCAL_MASTER: Final = {
 
 
 def runs_in_one_process(master: str) -> bool:
-    """Whether no other machine and no other process connects to the driver."""
+    """Return whether no other machine and no other process connects to the driver."""
     return _LOCAL.fullmatch(master) is not None
 
 

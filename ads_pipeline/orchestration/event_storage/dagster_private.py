@@ -157,7 +157,7 @@ _SECTIONS: Final = {  # of the default configuration of an instance
 
 
 def has(names: Iterable[str]) -> bool:
-    """Whether this version of Dagster has all of these names. Otherwise one warning says what is lost."""
+    """Return whether this version of Dagster has all of these names. Otherwise one warning says what is lost."""
     missing = [name for name in names if NAMES[name].find() is None]
     if missing:
         _warn(NAMES[missing[0]])
@@ -165,7 +165,7 @@ def has(names: Iterable[str]) -> bool:
 
 
 def has_batched_events() -> bool:
-    """Whether events can be stored together."""
+    """Return whether events can be stored together."""
     return has(BATCHED_EVENTS)
 
 

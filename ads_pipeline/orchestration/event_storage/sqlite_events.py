@@ -44,7 +44,7 @@ class SqliteEvents(SqliteEventLogStorage):
             yield connection
 
     def has_table(self, table_name: str) -> bool:
-        """Whether the table exists. An existing one is looked up once, because Dagster asks for every event."""
+        """Return whether the table exists. One that does is looked up once: Dagster asks for every event."""
         if table_name not in self._existing_tables and super().has_table(table_name):
             self._existing_tables.add(table_name)
         return table_name in self._existing_tables

@@ -17,7 +17,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 def end_on_loss() -> Callable[[], None] | None:
-    """What a run does when it has lost its lease: None in a process that is not the run's own, such as a notebook."""
+    """The function that ends a run without its lease; None in a process of others, such as a notebook."""
     is_started_by_code_server = multiprocessing.parent_process() is not None
     is_started_by_launcher = "execute_run" in sys.argv
     return _end_process if is_started_by_code_server or is_started_by_launcher else None

@@ -78,7 +78,7 @@ class _Search:
         return f"{self.at.isoformat()} {self.known}"
 
     def is_due_after(self, cursor: str | None) -> bool:
-        """Whether half an hour has passed since the search of the cursor, or something else is known now."""
+        """Return whether half an hour has passed since the search of the cursor, or something else is known now."""
         at, _, known = (cursor or "").partition(" ")
         try:
             age = (self.at - datetime.fromisoformat(at)).total_seconds()

@@ -37,7 +37,7 @@ class EarlierRequest:
         return f"{self.name}, after run {self.last.dagster_run.run_id if self.last else 0}"
 
     def may_follow(self, now: datetime) -> bool:
-        """Whether the delay after the last run is over: 2 minutes after the first, later up to an hour."""
+        """Return whether the delay after the last run is over: 2 minutes after the first, later up to an hour."""
         if self.last is None or was_never_queued(self.last, now):
             return True
         delay = MAX_DELAY if self.runs > MAX_DOUBLINGS else timedelta(minutes=2**self.runs)
@@ -56,7 +56,7 @@ class FailedRequest:
 
 
 def was_never_queued(record: dg.RunRecord, now: datetime) -> bool:
-    """Whether Dagster created the run 15 minutes ago and did not queue it. `run_completion` reports it as failed."""
+    """Return whether Dagster created the run 15 minutes ago and never queued it. `run_completion` fails such runs."""
     created_at = record.create_timestamp.astimezone(UTC)
     return record.dagster_run.status is dg.DagsterRunStatus.NOT_STARTED and now - created_at > MAX_TIME_TO_QUEUE
 

@@ -148,7 +148,7 @@ def _find_changes(
 
 
 def _covers_warehouse(run: dg.DagsterRun) -> bool:
-    """Whether the run has evaluated `readable` itself."""
+    """Return whether the run has evaluated `readable` itself."""
     return any(asset.path[0] == WAREHOUSE for asset in run.asset_selection or ())
 
 

@@ -52,7 +52,7 @@ def build_report_sensor(*, now: Clock) -> dg.SensorDefinition:
 
 
 def _find_written(instance: dg.DagsterInstance) -> str | None:
-    """What the last written report is based on, whoever started its run."""
+    """The basis of the last written report, whoever started its run."""
     event = instance.get_latest_materialization_event(REPORT_KEY)
     materialization = event.asset_materialization if event else None
     return (materialization.tags or {}).get(BASIS_TAG) if materialization else None

@@ -120,7 +120,7 @@ class Preview:
         return kept, {}, tuple(counted)
 
     def _requests(self, state: PartitionState) -> bool:
-        """Whether the action may request the partition again because its fetches failed."""
+        """Return whether the action may request the partition again because its fetches failed."""
         return self.action in REQUESTING and state.recorded_status is Status.PENDING
 
     def _find_failed_fetches(self, states: Sequence[PartitionState]) -> dict[PartitionKey, str]:
@@ -220,7 +220,7 @@ class Preview:
                     yield key
 
     def _plan_change(self, state: PartitionState) -> PlanRow | str:
-        """What becomes of a partition, or why there is no run to restore or to judge."""
+        """Describe the change of a partition, or why there is no run to restore or to judge."""
         run = None
         if self.action is actions.DEMOTE:
             run = Run(key=state.key, run_id=str(state.current_run_id))

@@ -80,7 +80,7 @@ ACTIONS: Final = (
 
 
 class Result(StrEnum):
-    """What became of a target: `unfinished` ones are changed in part, `remaining` ones not at all."""
+    """The result for a target: `unfinished` ones are changed in part, `remaining` ones not at all."""
 
     DONE = "done"
     UNCHANGED = "unchanged"
@@ -114,7 +114,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What an action will change, and what it leaves out.
+    """The changes of an action, and the targets that it leaves out.
 
     `skipped` targets have a row each. Partitions that a filter selects and whose status does not permit the action
     are only counted, because there may be millions.

@@ -149,7 +149,7 @@ class DueDays:
         return local.date() - timedelta(days=1)
 
     def _is_retried(self, scheduled: ScheduledRetry | None, stale: PartitionStaleness) -> bool:
-        """Whether the retry queue decides about the day: its last fetch failed after the data that readers have."""
+        """Return whether the retry queue decides about the day: its last fetch failed after the readable data."""
         if scheduled is None:
             return False
         status = stale.raw.status

@@ -28,7 +28,7 @@ PARTITIONS_PER_QUERY: Final = 50_000  # of the ledger, to bound memory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchPlan:
-    """What a backfill would do. `skipped` counts the left-out partitions by reason.
+    """The fetches of a planned backfill. `skipped` counts the left-out partitions by reason.
 
     `daily_operations` is what the accounts and queries need each day anyway: for yesterday, for days that are read
     again, and for discovery.

@@ -43,7 +43,7 @@ def _now() -> datetime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscoveryReport:
-    """What a discovery found: the customers to fetch, the changes in the ledger, and what could not be read.
+    """The result of a discovery: the customers to fetch, the changes in the ledger, and what could not be read.
 
     `refused` are the direct accounts that are parked now because Google refuses them. `failure` says why no account
     was read; None when one was, or when all are parked.

@@ -1,4 +1,4 @@
-"""What may be requested while a source or an account is on hold: nothing at first, then one day, the probe.
+"""Chooses the requests while a source or an account is on hold: none at first, then one day, the probe.
 
 The other days stay due. They are requested once the probe was answered, so that a hold costs no failed fetch a day.
 """
@@ -29,7 +29,7 @@ def describe_holds(holds: Iterable[Hold]) -> str:
 
 
 def _is_closed(hold: Hold, now: datetime) -> bool:
-    """Whether no call is granted yet: the time has not come, or a probe has no outcome."""
+    """Return whether no call is granted yet: the time has not come, or a probe has no outcome."""
     return hold.until > now or (hold.probe_at is not None and hold.probe_at > now - PROBE_LIMIT)
 
 

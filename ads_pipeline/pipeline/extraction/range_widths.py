@@ -1,4 +1,4 @@
-"""How many days a request may span, as earlier requests have shown. Derived from the outcomes of API operations."""
+"""Derives the number of days that a request may span from the outcomes of earlier API operations."""
 
 from collections import defaultdict
 from datetime import datetime, timedelta

@@ -40,11 +40,11 @@ class RunProcess:
 
     @property
     def is_here(self) -> bool:
-        """Whether the process number means a process of this machine and container."""
+        """Return whether the process number means a process of this machine and container."""
         return self.machine == this_machine()
 
     def describe_end(self) -> str:
-        """How the process ended."""
+        """Describe how the process ended."""
         if self.exit_code is None:
             return f"its process {self.pid} has ended; its exit code is unknown, because the engine ended before it"
         if self.exit_code < 0:
@@ -95,7 +95,7 @@ class RunFiles:
             return None
 
     def is_alive(self, run_id: str) -> bool:
-        """Whether the process that took the run holds its lock."""
+        """Return whether the process that took the run holds its lock."""
         try:
             with self._path(run_id).open("rb") as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

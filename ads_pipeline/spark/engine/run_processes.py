@@ -49,7 +49,7 @@ class Worker:
         return cls(subprocess.Popen(command, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE))  # noqa: S603
 
     def is_ready(self) -> bool:
-        """Whether it has loaded everything."""
+        """Return whether the process has loaded everything."""
         return self.process.poll() is None and self._has_answer(0.0)
 
     def accepts(self, order: bytes, seconds: float) -> bool:
@@ -107,7 +107,7 @@ class RunProcesses:
         return RunAnswer(pid=worker.process.pid)
 
     def has_ready(self) -> bool:
-        """Whether a process waits that has loaded everything."""
+        """Return whether a process waits that has loaded everything."""
         with self._lock:
             return self._waiting is not None and self._waiting.is_ready()
 
@@ -178,5 +178,5 @@ class RunProcesses:
 
 
 def _is_own_python(executable: str) -> bool:
-    """Whether this is a name of the engine's Python: each environment has a directory of its own."""
+    """Return whether this is a name of the engine's Python: each environment has a directory of its own."""
     return Path(executable).parent.resolve() == Path(sys.executable).parent.resolve()

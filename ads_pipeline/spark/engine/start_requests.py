@@ -1,4 +1,4 @@
-"""How a launcher asks the engine to execute a run, and what the engine answers."""
+"""Asks the engine to execute a run, and reads its answer."""
 
 import hashlib
 import json

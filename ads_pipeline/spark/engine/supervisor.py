@@ -128,7 +128,7 @@ class SparkServer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """What a running engine keeps."""
+    """The processes of a running engine."""
 
     spark_server: SparkServer
     processes: RunProcesses | None  # None: it executes no runs
@@ -246,7 +246,7 @@ def _read_port(process: "subprocess.Popen[str]") -> int | None:
 
 
 def _accepts(port: int) -> bool:
-    """Whether the server has its port, which it also has while it hangs."""
+    """Return whether the server has its port, which it also has while it hangs."""
     with socket.socket() as connection:
         connection.settimeout(1.0)
         refused = connection.connect_ex((LOOPBACK, port))
