@@ -20,6 +20,16 @@ from ads_pipeline.settings.query_file import Query
 from ads_pipeline.validation.contract_registry import Contracts
 
 OWNERS: Final = ["team:ads-data"]
+RAW_DESCRIPTION: Final = (
+    "The reports of `{}` that extractors delivered, one run for each customer and day. Materializing a partition "
+    "registers its newest runs in the ledger. The check `valid` then accepts or rejects them."
+)
+WAREHOUSE_DESCRIPTION: Final = (
+    "The table `{}` that analysts read. Materializing a partition loads its accepted run; rejected runs are never "
+    "loaded. The check `readable` shows what readers get of each day now; `complete` shows it for all days together. "
+    "Dagster shows a partition as materialized for ever. When an operator's command removed its rows, its last "
+    "materialization has 0 rows and says why."
+)
 
 
 def build_assets(
@@ -39,21 +49,26 @@ def build_assets(
         "io_manager_key": "partition_state",
         "tags": {QUERY_TAG: name},
     }
-
-    shared_metadata = catalog.describe_tables(name, query, contracts) | catalog.describe_report(settings)
-
-    @dg.asset(  # type: ignore[untyped-decorator] # the shared options hide the overload
-        key=raw_asset_key(name),
+    metadata = catalog.describe_tables(name, query, contracts) | catalog.describe_report(settings)
+    raw = _build_raw(
+        name,
         deps=[settings.google_apis.source],
-        group_name=catalog.RAW_GROUP,
-        description=(
-            f"The reports of `{name}` that extractors delivered, one run for each customer and day. Materializing a "
-            "partition registers its newest runs in the ledger. The check `valid` then accepts or rejects them."
-            f"\n\n```sql\n{query.gaql}\n```"
-        ),
-        metadata=shared_metadata | {"dagster/uri": settings.raw_location},
-        kinds={"googleads"},
+        description=f"{RAW_DESCRIPTION.format(name)}\n\n```sql\n{query.gaql}\n```",
+        metadata=metadata | {"dagster/uri": settings.raw_location},
         **shared,
+    )
+    warehouse = _build_warehouse(
+        name,
+        description=WAREHOUSE_DESCRIPTION.format(name),
+        metadata=metadata | catalog.describe_location(name, settings),
+        **shared,
+    )
+    return raw, warehouse
+
+
+def _build_raw(name: str, **options: Any) -> Any:
+    @dg.asset(  # type: ignore[untyped-decorator] # the options hide the overload
+        key=raw_asset_key(name), group_name=catalog.RAW_GROUP, kinds={"googleads"}, **options
     )
     def raw(
         context: dg.AssetExecutionContext, step_resources: dg.ResourceParam[StepResources]
@@ -68,27 +83,24 @@ def build_assets(
         landed = source.land(list(claim.granted), backfill)
         return suppress_materialization(SealedPartitions(landed=landed, held=claim.held))
 
+    return raw
+
+
+def _build_warehouse(name: str, **options: Any) -> Any:
     @dg.asset(  # type: ignore[untyped-decorator] # the same
         key=warehouse_asset_key(name),
         ins={"loadable": dg.AssetIn(key=raw_asset_key(name))},
-        description=(
-            f"The table `{name}` that analysts read. Materializing a partition loads its accepted run; rejected runs "
-            "are never loaded. The check `readable` shows what readers get of each day now; `complete` shows it for "
-            "all days together. Dagster shows a partition as materialized for ever. When an operator's command "
-            "removed its rows, its last materialization has 0 rows and says why."
-        ),
         group_name=catalog.WAREHOUSE_GROUP,
-        metadata=shared_metadata | catalog.describe_location(name, settings),
         kinds={"deltalake", "pyspark"},
         pool=f"warehouse_{name}",  # concurrent loads of one table would conflict and retry
-        **shared,
+        **options,
     )
     def warehouse(
         loadable: LoadablePartitions,
         step_resources: dg.ResourceParam[StepResources],
         pyspark: dg.ResourceParam[SparkResource],
     ) -> dg.Output[CommittedPartitions]:
-        committed = step_resources.commit(pyspark.spark_session, loadable)
+        committed = step_resources.commit(pyspark, loadable)
         return suppress_materialization(CommittedPartitions(loadable=loadable, committed=committed))
 
-    return raw, warehouse
+    return warehouse

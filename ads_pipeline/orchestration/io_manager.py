@@ -26,7 +26,7 @@ from ads_pipeline.orchestration.materializations import (
 )
 from ads_pipeline.orchestration.metadata import describe_load, describe_run
 from ads_pipeline.orchestration.partitions import parse_partition_names
-from ads_pipeline.orchestration.resources import RunResources, StepResources, select_due, warn_of_held
+from ads_pipeline.orchestration.resources import RunResources, SparkResource, StepResources, select_due, warn_of_held
 from ads_pipeline.orchestration.step_values import CommittedPartitions, LoadablePartitions, SealedPartitions
 from ads_pipeline.pipeline.days.day_conditions import DayRules, describe_days
 
@@ -78,9 +78,13 @@ class PartitionStateIOManager(dg.IOManager):
         """
         return self._pipeline(spark).validation.judge(runs)
 
-    def commit(self, spark: "SparkSession", loadable: LoadablePartitions) -> "LoadResult":
-        """Commit the runs to their table. `handle_output` moves the pointers."""
-        return self._pipeline(spark).loader.commit(loadable.states.values(), loadable.judged)
+    def commit(self, spark: SparkResource, loadable: LoadablePartitions) -> "LoadResult":
+        """Commit the runs to their table. `handle_output` moves the pointers. Without any, Spark is not started."""
+        from ads_pipeline.pipeline.loading import LoadResult  # noqa: PLC0415 - it loads Spark's client
+
+        if not loadable.states:
+            return LoadResult()
+        return self._pipeline(spark.spark_session).loader.commit(loadable.states.values(), loadable.judged)
 
     def load_input(self, context: dg.InputContext) -> LoadablePartitions:
         """Claim the due partitions of the run, and return those whose status is success."""

@@ -107,7 +107,7 @@ class StepResources(ReadResources):
     due: Collection[PartitionKey] | None = None  # the partitions that the run is for; None: its whole range
     claim: Callable[[Sequence[PartitionKey]], ClaimResult]
     judge: Callable[["SparkSession", Sequence[Run]], "JudgingResult"]
-    commit: Callable[["SparkSession", "LoadablePartitions"], "LoadResult"]
+    commit: Callable[[SparkResource, "LoadablePartitions"], "LoadResult"]
 
     def select_due(self, keys: Iterable[PartitionKey]) -> list[PartitionKey]:
         """Return those of the keys that this run is for. It leaves the others as they are."""

@@ -13,8 +13,8 @@ import dagster as dg
 from ads_pipeline.orchestration.event_storage import dagster_private
 from ads_pipeline.settings.environment import find_home
 from ads_pipeline.spark.engine.run_files import RunFiles, RunProcess, run_files
-from ads_pipeline.spark.engine.start_requests import RunAnswer, RunRequest, describe_environment, request_run
-from ads_pipeline.spark.engine_address import describe_silence, engine_link
+from ads_pipeline.spark.engine.start_requests import RunRequest, describe_environment, request_run
+from ads_pipeline.spark.engine_address import Answer, describe_silence, engine_link
 
 PROCESS_TAG: Final = "ads_pipeline/process"  # of a run that the engine executes
 
@@ -79,16 +79,16 @@ def describe_process(run_id: str, pid: int) -> str:
     return f"{pid} of run {run_id[:8]}"
 
 
-def _ask_engine(request: RunRequest) -> RunAnswer:
+def _ask_engine(request: RunRequest) -> Answer:
     """Let the engine execute the run. An answer without a process is final: no process takes the run any more."""
     try:
         answer = request_run(_home(), request)
     except OSError as error:
-        answer = RunAnswer(problem=describe_silence(error))
+        answer = Answer(problem=describe_silence(error))
     if answer.problem is None or _files().give_up(request.run_id):
         return answer
     process = _files().find(request.run_id)  # that took the run, although the engine has not said so
-    return RunAnswer(pid=process.pid) if process else answer
+    return Answer(pid=process.pid) if process else answer
 
 
 def _build_request(run: dg.DagsterRun, instance: dg.DagsterInstance) -> RunRequest | None:

@@ -25,6 +25,7 @@ LOCATION: Final = "ads_pipeline.definitions"  # the module of this package's cod
 UNTIL_STDIN_CLOSES: Final = "--until-stdin-closes"  # arguments of the supervisor: when it ends,
 MODULE: Final = "--module"  # and the module of the code location whose runs it executes
 START, PING = b"start\n", b"ping\n"
+NO_ANSWER: Final = "the engine ended before it answered"
 _FOREIGN: Final = "the engine belongs to another user"
 
 
@@ -47,9 +48,10 @@ LIMITS: Final = EngineLimits()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The answer of the engine: a server on the loopback address, or why there is none."""
+    """The answer of the engine: a server on the loopback address, or the process of a run, or why there is none."""
 
     problem: str | None = None
+    pid: int = 0  # of the process that executes the run
     port: int = 0
     token: str = ""
     spark: str = ""  # the setting that the server was started with
@@ -57,6 +59,11 @@ class Answer:
 
     def encode(self) -> bytes:
         return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def decode(cls, text: bytes) -> "Answer":
+        """Raises ValueError or TypeError for anything else."""
+        return cls(**json.loads(text))
 
 
 def needs_engine(spark: str) -> bool:
@@ -143,5 +150,5 @@ def _receive(connection: socket.socket) -> bytes:
 
 def _parse(answer: bytes) -> Answer:
     with suppress(ValueError, TypeError):
-        return Answer(**json.loads(answer))
-    return Answer(problem="the engine ended before it answered")
+        return Answer.decode(answer)
+    return Answer(problem=NO_ANSWER)

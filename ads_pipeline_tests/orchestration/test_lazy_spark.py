@@ -6,10 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import dagster as dg
 import pytest
+from dagster_pyspark import LazyPySparkResource
 from pyspark.sql import SparkSession
 
 from ads_pipeline.api import build_definitions
+from ads_pipeline.settings.environment import read_settings
 from ads_pipeline_tests.operations.cli.running import CommandLine
 from ads_pipeline_tests.orchestration.builders import Location, open_location
 from ads_pipeline_tests.pipeline.builders import key, seal_invalid_run, seal_run, visible_runs
@@ -85,3 +88,12 @@ def test_jobs_of_an_empty_deployment_start_no_jvm(tmp_path: Path) -> None:
         timeout=600,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_session_of_spark_connect_comes_from_dagster_pyspark(tmp_path: Path) -> None:
+    """Its resource builds the session from options alone."""
+    settings = read_settings({"ADS_PIPELINE_HOME": str(tmp_path), "ADS_PIPELINE_SPARK": "sc://spark.example:15002"})
+    resources = build_definitions(settings).resources or {}
+    with dg.build_resources({"pyspark": resources["pyspark"]}) as opened:
+        assert type(opened.pyspark) is LazyPySparkResource
+        assert opened.pyspark.spark_config["spark.remote"] == settings.spark

@@ -206,7 +206,7 @@ def test_compaction_leaves_damaged_files_out(deployment: LocalDeployment) -> Non
 
 
 @pytest.mark.invariant("L12", "L6")
-@pytest.mark.parametrize("moment", ["_load_batch", "commit_files", "publish"])
+@pytest.mark.parametrize("moment", ["_commit_batch", "commit_files", "publish"])
 def test_interrupted_repair_is_finished_by_the_next_one(
     deployment: LocalDeployment, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
@@ -218,7 +218,7 @@ def test_interrupted_repair_is_finished_by_the_next_one(
         raise KeyboardInterrupt
 
     owner: Any = {
-        "_load_batch": loading.Loader,
+        "_commit_batch": loading.Loader,
         "commit_files": replacement,
         "publish": type(deployment.ledger.loads),
     }[moment]

@@ -153,6 +153,13 @@ class RetryQueue:
 
     def forecast(self, states: Sequence[PartitionState], policy: RetryPolicy) -> dict[PartitionKey, RetryForecast]:
         """When each partition needs its next run, in the order given, as of the database's clock."""
+        if not states:
+            return {}
+        return database.read_at_once(
+            self._engine, lambda engine: RetryQueue(engine, clock=self._clock)._forecast(states, policy)
+        )
+
+    def _forecast(self, states: Sequence[PartitionState], policy: RetryPolicy) -> dict[PartitionKey, RetryForecast]:
         keys = [state.key for state in states]
         failures, scheduled = self.find_failures(keys), self.find_scheduled(keys)
         requests, marked, holders = self.find_requests(keys), self.find_marked(keys), self._leases.holders(keys)

@@ -210,8 +210,10 @@ def fetch(engine: sa.Engine, statement: sa.Executable) -> Sequence[sa.Row[Any]]:
     return transact(engine, lambda connection: connection.execute(statement).all())
 
 
-def read_at_once(engine: sa.Engine, work: Callable[[sa.Engine], T]) -> T:
+def read_at_once(engine: sa.Engine | OpenTransaction, work: Callable[[sa.Engine], T]) -> T:
     """Run reads in one transaction that sees one moment. They get what stands in for an engine, and are retried."""
+    if isinstance(engine, OpenTransaction):
+        return work(cast("sa.Engine", engine))
 
     def read(connection: sa.Connection) -> T:
         use_one_snapshot(connection)

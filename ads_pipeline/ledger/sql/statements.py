@@ -106,7 +106,7 @@ class Statement:
     def fetch(self, engine: sa.Engine, rows: Rows) -> Sequence[sa.Row[Any]]:
         """Execute the statement in a transaction of its own, and return its rows."""
         values = _list_values(rows, self.given)
-        return database.transact(engine, lambda connection: self.execute(connection, values).all())
+        return database.transact(engine, lambda connection: self.execute(connection, values).all()) if values else []
 
     def _encode_lists(self, values: Sequence[Values]) -> dict[str, str]:
         """The values of each column as JSON. Postgres reads such lists in half the time of one object per row."""

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -37,40 +38,35 @@ class _NoOptions:
         return {}
 
 
-class PostgresStorage(DagsterPostgresStorage):
+class _BatchesEvents:
+    """A storage whose events of a range are stored together, where Dagster has the names that this needs."""
+
+    _batched: tuple[str, str]  # the class in `batched_storages`, and its location
+
+    @cached_property
+    def event_log_storage(self) -> Any:
+        if not dagster_private.has_batched_events():
+            return super().event_log_storage  # type: ignore[misc] # of Dagster's storage
+        from ads_pipeline.orchestration.event_storage import batched_storages  # noqa: PLC0415 - only with the names
+
+        name, location = self._batched
+        return getattr(batched_storages, name)(location)
+
+
+class PostgresStorage(_BatchesEvents, DagsterPostgresStorage):
     """Storage of runs, events and ticks in Postgres."""
 
     def __init__(self, url: str, inst_data: Any) -> None:
         super().__init__(url, should_autocreate_tables=True, inst_data=inst_data)
-        self._events: Any = super().event_log_storage
-        if dagster_private.has_batched_events():
-            from ads_pipeline.orchestration.event_storage.batched_storages import (  # noqa: PLC0415 - only with the names
-                BatchedPostgresEvents,
-            )
-
-            self._events = BatchedPostgresEvents(url)
-
-    @property
-    def event_log_storage(self) -> Any:
-        return self._events
+        self._batched = "BatchedPostgresEvents", url
 
 
-class InstanceStorage(_NoOptions, DagsterSqliteStorage):
+class InstanceStorage(_NoOptions, _BatchesEvents, DagsterSqliteStorage):
     """Storage of runs, events and ticks in SQLite, or in Postgres when ADS_PIPELINE_DATABASE_URL is set."""
 
     def __init__(self, base_dir: str, inst_data: Any = None) -> None:
         super().__init__(base_dir, inst_data)
-        self._events: Any = super().event_log_storage
-        if dagster_private.has_batched_events():
-            from ads_pipeline.orchestration.event_storage.batched_storages import (  # noqa: PLC0415 - only with the names
-                BatchedSqliteEvents,
-            )
-
-            self._events = BatchedSqliteEvents(f"{base_dir}/history/runs")
-
-    @property
-    def event_log_storage(self) -> Any:
-        return self._events
+        self._batched = "BatchedSqliteEvents", f"{base_dir}/history/runs"
 
     @classmethod
     def from_config_value(cls, inst_data: Any, _config_value: Any) -> Any:

@@ -3,7 +3,7 @@
 import logging
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -60,65 +60,75 @@ def build_definitions(
     leave_access_to_umask(leave=resolved.access_by_umask)
     configure_logging(resolved.log_format)
     note_origin([resolved.queries_file, resolved.home / DEFAULT_QUERIES_FILE.name])
-    configuration = None
-    if resolved.google_ads is not None:
-        configuration = _read_client_configuration(resolved, resolved.google_ads)
-        note_origin(configuration.files)
+    configuration = _read_client_configuration(resolved)
+    if configuration is not None:
         source_factory = source_factory or build_fetching_source(configuration)
-    apis = resolved.google_apis
-    contracts = read_contracts(resolved.queries_file, apis)
-    partitions = define_partitions(apis.start_date)
+    factory = source_factory or resources.build_external_source
+    names = list(resolved.google_apis.queries)
+    partitions = define_partitions(resolved.google_apis.start_date)
     with warnings.catch_warnings():
         # Partitioned checks and backfill policies are beta features; the pinned Dagster version has them.
         warnings.simplefilter("ignore", dg.BetaWarning)
         warnings.simplefilter("ignore", dg.PreviewWarning)
-        assets = [
-            asset
-            for name, query in apis.queries.items()
-            for asset in build_assets(name, query, resolved, partitions=partitions, contracts=contracts)
-        ]
-        external = build_external_assets(apis.source, list(apis.queries), resolved)
-        checks = [
-            build(name, partitions=partitions)
-            for name in apis.queries
-            for build in (build_valid_check, build_readable_check)
-        ]
-        checks += [build_complete_check(name) for name in apis.queries]
+        assets = [*_build_query_assets(resolved, partitions), build_report(names, resolved, now=now)]
+        external = build_external_assets(resolved.google_apis.source, names, resolved)
         sensors = build_sensors(
             partitions,
-            list(apis.queries),
+            names,
             arrival_interval=resolved.arrival_interval,
             fetches=configuration is not None,
             has_webhook=resolved.webhook is not None,
             now=now,
         )
-        schedules = build_schedules(list(apis.queries), configuration)
-    factory = source_factory or resources.build_external_source
-    return dg.Definitions(
-        assets=[*assets, build_report(list(apis.queries), resolved, now=now), *external],
-        asset_checks=checks,
-        sensors=sensors,
-        schedules=schedules,
-        resources={
-            "ledger_engine": _build_ledger_engine(resolved),
-            "run_resources": _build_run_resources(resolved, factory),
-            "step_resources": _step_resources,
-            "sensor_resources": _build_sensor_resources(resolved, factory),
-            "control_actions": _build_control_actions(resolved),
-            "partition_state": _partition_state,
-            "pyspark": _build_pyspark(resolved),
-        },
-        # The steps of a run share one process: one Spark session, one lease, and the seals that were read.
-        executor=dg.in_process_executor,
-    )
+        return dg.Definitions(
+            assets=[*assets, *external],
+            asset_checks=_build_checks(names, partitions),
+            sensors=sensors,
+            schedules=build_schedules(names, configuration),
+            resources=_build_resources(resolved, factory),
+            # The steps of a run share one process: one Spark session, one lease, and the seals that were read.
+            executor=dg.in_process_executor,
+        )
 
 
-def _read_client_configuration(settings: Settings, setting: str) -> ClientConfiguration:
+def _read_client_configuration(settings: Settings) -> ClientConfiguration | None:
+    """The configuration of the client of Google Ads; None when extraction is off."""
+    if settings.google_ads is None:
+        return None
     check_installation(settings.google_apis.api_version, f"{settings.queries_file}: api_version")
-    configuration = read_configuration(setting, os.environ)
+    configuration = read_configuration(settings.google_ads, os.environ)
     for warning in configuration.warnings:
         logging.getLogger(__name__).warning("%s", warning)
+    note_origin(configuration.files)
     return configuration
+
+
+def _build_query_assets(settings: Settings, partitions: dg.MultiPartitionsDefinition) -> list[dg.AssetsDefinition]:
+    apis = settings.google_apis
+    contracts = read_contracts(settings.queries_file, apis)
+    return [
+        asset
+        for name, query in apis.queries.items()
+        for asset in build_assets(name, query, settings, partitions=partitions, contracts=contracts)
+    ]
+
+
+def _build_checks(names: Sequence[str], partitions: dg.MultiPartitionsDefinition) -> list[dg.AssetChecksDefinition]:
+    per_partition = (build_valid_check, build_readable_check)
+    checks = [build(name, partitions=partitions) for name in names for build in per_partition]
+    return [*checks, *map(build_complete_check, names)]
+
+
+def _build_resources(settings: Settings, source_factory: SourceFactory) -> dict[str, Any]:
+    return {
+        "ledger_engine": _build_ledger_engine(settings),
+        "run_resources": _build_run_resources(settings, source_factory),
+        "step_resources": _step_resources,
+        "sensor_resources": _build_sensor_resources(settings, source_factory),
+        "control_actions": _build_control_actions(settings),
+        "partition_state": _partition_state,
+        "pyspark": _build_pyspark(settings),
+    }
 
 
 # They are not configurable resources, because Dagster would show the database's password and Spark's token.
@@ -127,8 +137,13 @@ def _build_pyspark(settings: Settings) -> dg.ResourceDefinition:
     def pyspark(_context: dg.InitResourceContext) -> Iterator[SparkResource]:
         from dagster_pyspark import LazyPySparkResource  # noqa: PLC0415 - it takes longer than Dagster itself
 
-        from ads_pipeline.spark.session import release_session, start_spark  # noqa: PLC0415 - loads Spark's client
+        from ads_pipeline.spark.session import SPARK_SETTINGS, release_session, start_spark  # noqa: PLC0415 - loads Spark's client
 
+        if settings.spark.startswith("sc://"):
+            yield LazyPySparkResource(spark_config=SPARK_SETTINGS | {"spark.remote": settings.spark})
+            return
+        # An engine needs a channel of its own with a token, an own JVM needs its options in the environment, and both
+        # are chosen when a step first needs Spark. None of it can be an option of a session.
         started = list[Any]()
 
         class SessionFromSettings(LazyPySparkResource):

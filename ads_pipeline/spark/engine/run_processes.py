@@ -20,7 +20,8 @@ from typing import Any, Final
 
 from ads_pipeline.domain.log_lines import LogEvent, log_event
 from ads_pipeline.spark.engine.run_files import run_files
-from ads_pipeline.spark.engine.start_requests import RunAnswer, RunRequest, describe_environment, find_changed
+from ads_pipeline.spark.engine.start_requests import RunRequest, describe_environment, find_changed
+from ads_pipeline.spark.engine_address import Answer
 
 _LOG: Final = logging.getLogger(__name__)
 WORKER: Final = "ads_pipeline.orchestration.runs.worker"
@@ -92,19 +93,19 @@ class RunProcesses:
         self._runs: dict[str, Worker] = {}
         self._next_start = time.monotonic() + SECONDS_BEHIND_START
 
-    def execute(self, request: RunRequest) -> RunAnswer:
+    def execute(self, request: RunRequest) -> Answer:
         """Execute a run of this code location in a process of its own, once."""
         if request.module != self._module or not _is_own_python(request.executable):
-            return RunAnswer()
+            return Answer()
         if changed := find_changed(self._environment, request.environment):
             names = ", ".join(changed[:MAX_NAMES])
-            return RunAnswer(problem=f"the engine was started with another environment ({names}); start it again")
+            return Answer(problem=f"the engine was started with another environment ({names}); start it again")
         worker = self._hand_to_waiting(request) or self._hand_to_new(request)
         if worker is None:
-            return RunAnswer(problem=f"no process took the run within {SECONDS_TO_TAKE:g} s")
+            return Answer(problem=f"no process took the run within {SECONDS_TO_TAKE:g} s")
         self._runs[request.run_id] = worker
         threading.Thread(target=self._await_end, args=(request.run_id, worker), daemon=True).start()
-        return RunAnswer(pid=worker.process.pid)
+        return Answer(pid=worker.process.pid)
 
     def has_ready(self) -> bool:
         """Return whether a process waits that has loaded everything."""

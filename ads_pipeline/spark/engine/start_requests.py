@@ -7,12 +7,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from ads_pipeline.spark.engine_address import exchange
+from ads_pipeline.spark.engine_address import NO_ANSWER, Answer, exchange
 
 EXECUTE: Final = b"execute "
 MAX_REQUEST: Final = 60_000  # bytes; a pipe holds 64 KiB for a process that does not read
 SECONDS_TO_LAUNCH: Final = 15.0  # Dagster's daemon launches one run after the other
-_ANSWER_KEYS: Final = frozenset({"pid", "problem"})
 # Variables that name a file of certificates or credentials, which a library may read once for a process.
 CERTIFICATES: Final = (
     "AWS_CA_BUNDLE",
@@ -50,30 +49,18 @@ class RunRequest:
         return cls(**found | {"arguments": tuple(found["arguments"])})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunAnswer:
-    """The process that executes the run; or none, with the reason where somebody should know it."""
-
-    pid: int = 0
-    problem: str | None = None
-
-    def encode(self) -> bytes:
-        return json.dumps(asdict(self)).encode()
-
-
-def request_run(home: Path, request: RunRequest) -> RunAnswer:
+def request_run(home: Path, request: RunRequest) -> Answer:
     """Ask the engine of this home to execute a run. Raises OSError when it does not say whether it does."""
     question = EXECUTE + request.encode() + b"\n"
     if len(question) > MAX_REQUEST:
-        return RunAnswer(problem=f"Dagster's configuration has more than {MAX_REQUEST:,} bytes")
+        return Answer(problem=f"Dagster's configuration has more than {MAX_REQUEST:,} bytes")
     received = exchange(home, question, SECONDS_TO_LAUNCH)
     if received is None:
-        return RunAnswer()
+        return Answer()
     try:
-        found = json.loads(received)
-        return RunAnswer(**{name: found[name] for name in _ANSWER_KEYS})
-    except (ValueError, TypeError, KeyError) as error:
-        raise ConnectionError("the engine ended before it answered") from error
+        return Answer.decode(received)
+    except (ValueError, TypeError) as error:
+        raise ConnectionError(NO_ANSWER) from error
 
 
 def describe_environment(environ: Mapping[str, str]) -> dict[str, str]:

@@ -28,7 +28,7 @@ from ads_pipeline.domain.log_lines import LogEvent, configure_logging, log_event
 from ads_pipeline.lake.storage.durable_files import make_durable_directories
 from ads_pipeline.settings.environment import Settings, read_settings
 from ads_pipeline.spark.engine.run_processes import RunProcesses
-from ads_pipeline.spark.engine.start_requests import EXECUTE, MAX_REQUEST, RunAnswer, RunRequest
+from ads_pipeline.spark.engine.start_requests import EXECUTE, MAX_REQUEST, RunRequest
 from ads_pipeline.spark.engine_address import (
     HAS_UNIX_SOCKETS,
     LIMITS,
@@ -150,17 +150,17 @@ class _Listener(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
         self._spark_server, self._processes = spark_server, processes
         super().__init__(path, _Handler)
 
-    def answer(self, question: bytes) -> Answer | RunAnswer:
+    def answer(self, question: bytes) -> Answer:
         if question == PING:
             return Answer()
         if not question.startswith(EXECUTE):
             return self._spark_server.start_if_needed()
         if self._processes is None:
-            return RunAnswer()
+            return Answer()
         try:
             return self._processes.execute(RunRequest.decode(question.removeprefix(EXECUTE)))
         except (ValueError, TypeError, KeyError, OSError) as error:  # of another version, or no process can start
-            return RunAnswer(problem=f"the engine cannot execute it: {type(error).__name__}: {error}")
+            return Answer(problem=f"the engine cannot execute it: {type(error).__name__}: {error}")
 
 
 @contextmanager

@@ -15,7 +15,8 @@ import pytest
 from ads_pipeline.spark.engine import run_processes
 from ads_pipeline.spark.engine.run_files import RunFiles, run_files
 from ads_pipeline.spark.engine.run_processes import RunProcesses
-from ads_pipeline.spark.engine.start_requests import RunAnswer, RunRequest, describe_environment
+from ads_pipeline.spark.engine.start_requests import RunRequest, describe_environment
+from ads_pipeline.spark.engine_address import Answer
 from ads_pipeline_tests.polling import wait_for
 from ads_pipeline_tests.spark.engine import light_worker
 from ads_pipeline_tests.spark.engine.test_engine import exists
@@ -125,7 +126,7 @@ def wait_for_exit(files: RunFiles, run_id: str = RUN) -> int | None:
 def test_run_is_executed_by_the_process_that_waited(processes: RunProcesses, executed: Path, files: RunFiles) -> None:
     """Its file names it and is locked while it lives. Then the next process waits."""
     waiting = waiting_pid(processes)
-    assert processes.execute(request_for(executed)) == RunAnswer(pid=waiting)
+    assert processes.execute(request_for(executed)) == Answer(pid=waiting)
     process = files.find(RUN)
     assert process is not None
     assert (process.pid, process.is_here, files.is_alive(RUN)) == (waiting, True, True)
@@ -244,7 +245,7 @@ def test_engine_of_another_environment_takes_no_run(tmp_path: Path, file: Path, 
 
 def test_run_of_another_code_location_is_not_taken(processes: RunProcesses, executed: Path) -> None:
     """The engine says nothing about it."""
-    assert processes.execute(request_for(executed, module="others")) == RunAnswer()
+    assert processes.execute(request_for(executed, module="others")) == Answer()
 
 
 def test_killed_run_is_named_with_its_signal(processes: RunProcesses, executed: Path, files: RunFiles) -> None:

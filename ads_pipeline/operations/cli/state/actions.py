@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from ads_pipeline.domain.errors import AdsPipelineError
+from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.sql.ledger_values import ActionRequest
 from ads_pipeline.operations.cli.command_line import options
 from ads_pipeline.operations.cli.command_line.logged_commands import build_request
@@ -48,36 +49,37 @@ class ActionOptions:
 def run_action(settings: Settings, action: OperatorAction, selected: SelectedPartitions, given: ActionOptions) -> int:
     """Preview, confirm and execute an action on the selected targets. Returns the exit code."""
     request = build_request(reason=given.reason, operator=given.operator, filters=str(selected))
-    with open_ledger(settings) as ledger:
+    open_it = open_ledger if given.dry_run else open_ledger_for_writing
+    with open_it(settings) as ledger:
         targets = selected.find(settings, ledger)
         preview = Preview(ledger=ledger, policy=settings.retry_policy, action=action, **targets.preview_options)
         plan = preview.plan(targets.selection)
-    options = {"dry_run": given.dry_run, "yes": given.yes, "as_json": given.as_json}
-    if not confirmation.confirm(plan, selected, warnings=targets.warnings, **options):
-        return 0 if plan.changes else confirmation.NOTHING_EXIT_CODE
-    with _open_performer(settings, action, request) as perform:
-        report = execute(plan, request, perform, report_progress=terminal_progress())
+        options = {"dry_run": given.dry_run, "yes": given.yes, "as_json": given.as_json}
+        is_confirmed = confirmation.confirm(plan, selected, warnings=targets.warnings, **options)
+        if not is_confirmed or not isinstance(ledger, Ledger):
+            return 0 if plan.changes else confirmation.NOTHING_EXIT_CODE
+        with _open_performer(settings, ledger, action, request) as perform:
+            report = execute(plan, request, perform, report_progress=terminal_progress())
     return confirmation.write_report(plan, report, as_json=given.as_json)
 
 
 @contextmanager
-def _open_performer(settings: Settings, action: OperatorAction, request: ActionRequest) -> Iterator[Perform]:
-    with open_ledger_for_writing(settings) as ledger:
-        if not action.needs_spark:
-            yield performer(action, ledger.actions)
-            return
-        from ads_pipeline.operations.cli.command_line.spark_pipeline import open_pipeline  # noqa: PLC0415 - they load Spark's client
-        from ads_pipeline.pipeline.actions.demote_and_restore import override_performer  # noqa: PLC0415 - see above
+def _open_performer(
+    settings: Settings, ledger: Ledger, action: OperatorAction, request: ActionRequest
+) -> Iterator[Perform]:
+    if not action.needs_spark:
+        yield performer(action, ledger.actions)
+        return
+    from ads_pipeline.operations.cli.command_line.spark_pipeline import open_pipeline  # noqa: PLC0415 - they load Spark's client
+    from ads_pipeline.pipeline.actions.demote_and_restore import override_performer  # noqa: PLC0415 - see above
 
-        with open_pipeline(settings, ledger) as pipeline:
-            try:
-                yield override_performer(action, pipeline, ledger.states)
-            except AdsPipelineError:
-                what = (
-                    f'action {request.action_id} was interrupted; "ads-pipeline reconcile" finishes what it started'
-                )
-                print(what, file=sys.stderr)  # noqa: T201 - for people
-                raise
+    with open_pipeline(settings, ledger) as pipeline:
+        try:
+            yield override_performer(action, pipeline, ledger.states)
+        except AdsPipelineError:
+            what = f'action {request.action_id} was interrupted; "ads-pipeline reconcile" finishes what it started'
+            print(what, file=sys.stderr)  # noqa: T201 - for people
+            raise
 
 
 def terminal(settings: Settings, selected: SelectedPartitions, given: ActionOptions, *, clear: Clear = False) -> int:
