@@ -43,7 +43,6 @@ if TYPE_CHECKING:  # they load Spark, Arrow and Delta, which neither the definit
     from ads_pipeline.pipeline.loading import LoadResult
     from ads_pipeline.pipeline.pipeline import Pipeline
     from ads_pipeline.pipeline.repeated_reconciliation import RepeatedReconciliation
-    from ads_pipeline.pipeline.staged_runs import StagedRuns
     from ads_pipeline.pipeline.validation import JudgingResult
 
 _LOG: Final = logging.getLogger(__name__)
@@ -65,12 +64,6 @@ class SparkResource(Protocol):
 
     @property
     def spark_session(self) -> "SparkSession": ...
-
-
-def _stage_nothing() -> "StagedRuns":
-    from ads_pipeline.pipeline.staged_runs import StagedRuns  # noqa: PLC0415
-
-    return StagedRuns()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +127,6 @@ class RunResources(SensorResources):
     ledger: Ledger
     lease: Lease
     seals: SealRegister
-    staged: "StagedRuns" = field(default_factory=_stage_nothing)
     due: Collection[PartitionKey] | None = None  # as in `StepResources`
     claimed: dict[PartitionKey, int] = field(default_factory=dict)
     not_fetched: set[PartitionKey] = field(default_factory=set)  # failed or skipped by the source in this run
@@ -192,7 +184,6 @@ class RunResources(SensorResources):
             ledger=self.ledger,
             warehouse=self.warehouse,
             seals=self.seals,
-            staged=self.staged,
             contracts=read_contracts(self.settings.queries_file, self.settings.google_apis),
             show_text=self.settings.sample_text,
             report_progress=progress_on(sys.stderr),

@@ -16,7 +16,7 @@ from ads_pipeline.validation.contract_registry import Contracts
 class Pipeline:
     """Validation and loading. Both take the seals that `seals` knows, and read the others.
 
-    Loading publishes what validation has staged in the same process, and stages the rest itself.
+    Loading publishes what validation has staged, and stages the rest itself.
 
     With `show_text`, reasons of rejections quote texts of payloads. Every step may be repeated;
     `pipeline.reconciliation` finishes what a crash interrupted.
@@ -31,12 +31,11 @@ class Pipeline:
         warehouse: Warehouse,
         contracts: Contracts,
         seals: SealRegister | None = None,
-        staged: StagedRuns | None = None,
         show_text: bool = False,
         report_progress: ProgressReporter = no_progress,
     ) -> None:
         seals = seals or SealRegister(raw=raw, registrations=ledger.registrations)
-        staged = StagedRuns() if staged is None else staged
+        staged = StagedRuns()
         self.loader = Loader(
             spark=spark,
             raw=raw,

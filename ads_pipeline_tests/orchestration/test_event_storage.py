@@ -15,10 +15,13 @@ import pytest
 import sqlalchemy as sa
 from dagster_postgres import PostgresEventLogStorage
 
-from ads_pipeline.orchestration.event_storage.batched_storages import BatchedPostgresEvents, BatchedSqliteEvents
 from ads_pipeline.orchestration.event_storage.batching import MAX_BATCH, batched_events
 from ads_pipeline.orchestration.event_storage.dagster_private import SqlEventLogStorage, SqliteEventLogStorage
-from ads_pipeline.orchestration.event_storage.event_batches import EventBatches
+from ads_pipeline.orchestration.event_storage.event_batches import (
+    BatchedPostgresEvents,
+    BatchedSqliteEvents,
+    EventBatches,
+)
 from ads_pipeline.orchestration.event_storage.instance_storage import BATCH_SIZE
 
 # Partitioned checks and backfill policies are beta features.
@@ -30,7 +33,7 @@ TABLES = ("event_logs", "asset_keys", "asset_event_tags", "asset_check_execution
 TIMES_OF_INSERTION = {"create_timestamp"}
 FORK = """
 import os, sys
-from ads_pipeline.orchestration.event_storage.batched_storages import BatchedSqliteEvents
+from ads_pipeline.orchestration.event_storage.event_batches import BatchedSqliteEvents
 storage = BatchedSqliteEvents(sys.argv[1])
 storage.add_dynamic_partitions("keys", ["parent"])
 if child := os.fork():

@@ -1,7 +1,7 @@
 """Stores events of a run together, where Dagster's storages would store each in transactions of its own.
 
-`batched_storages` adds `EventBatches` to Dagster's storages. Assets and checks collect their events with
-`batching.batched_events`.
+Assets and checks collect their events with `batching.batched_events`. `instance_storage` imports this module where
+`dagster_private` has the names that it needs.
 """
 
 import threading
@@ -12,6 +12,7 @@ from typing import Final
 
 import dagster as dg
 import sqlalchemy as sa
+from dagster_postgres import PostgresEventLogStorage
 
 from ads_pipeline.orchestration.event_storage.batching import MAX_BATCH
 from ads_pipeline.orchestration.event_storage.dagster_private import (
@@ -20,6 +21,7 @@ from ads_pipeline.orchestration.event_storage.dagster_private import (
     PlannedCheck,
     SqlEventLogStorage,
 )
+from ads_pipeline.orchestration.event_storage.sqlite_events import SqliteEvents
 
 ASSET_EVENTS: Final = frozenset(
     {
@@ -168,3 +170,11 @@ class _ThreadState(threading.local):
 
 def _is_batchable(event: dg.EventLogEntry) -> bool:
     return event.is_dagster_event and event.dagster_event_type in ASSET_EVENTS | CHECK_EVENTS
+
+
+class BatchedSqliteEvents(EventBatches, SqliteEvents):
+    """Storage of events in SQLite."""
+
+
+class BatchedPostgresEvents(EventBatches, PostgresEventLogStorage):
+    """Storage of events in Postgres."""

@@ -41,16 +41,16 @@ class _NoOptions:
 class _BatchesEvents:
     """A storage whose events of a range are stored together, where Dagster has the names that this needs."""
 
-    _batched: tuple[str, str]  # the class in `batched_storages`, and its location
+    _batched: tuple[str, str]  # the class in `event_batches`, and its location
 
     @cached_property
     def event_log_storage(self) -> Any:
         if not dagster_private.has_batched_events():
             return super().event_log_storage  # type: ignore[misc] # of Dagster's storage
-        from ads_pipeline.orchestration.event_storage import batched_storages  # noqa: PLC0415 - only with the names
+        from ads_pipeline.orchestration.event_storage import event_batches  # noqa: PLC0415 - only with the names
 
         name, location = self._batched
-        return getattr(batched_storages, name)(location)
+        return getattr(event_batches, name)(location)
 
 
 class PostgresStorage(_BatchesEvents, DagsterPostgresStorage):

@@ -74,7 +74,7 @@ def wait_for_run(load: Callable[[], tuple[Command, Collection[Path]]]) -> None:
     gc.freeze()
     gc.enable()
     versions = read_versions(files)
-    changed_while_loading = any(each and each.time > started for each in versions.values())
+    changed_while_loading = any(each and each[0] > started for each in versions.values())
     _write(READY)
     order = _read_order()
     if order is None:
@@ -132,26 +132,17 @@ def load_command() -> Command:
     return script
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Version:
-    """Tells two contents of a path apart, also when one file was put in the place of another with its time."""
-
-    size: int
-    time: int  # of the last change, in nanoseconds
-    inode: int
-
-
-def read_versions(paths: Collection[Path]) -> dict[Path, Version | None]:
-    """The version of each file, or None where there is none."""
+def read_versions(paths: Collection[Path]) -> dict[Path, tuple[int, ...] | None]:
+    """The version of each file, or None where there is none: the time of its last change, and what a copy changes."""
     return {path: _read_version(path) for path in paths}
 
 
-def _read_version(path: Path) -> Version | None:
+def _read_version(path: Path) -> tuple[int, ...] | None:
     try:
         found = path.stat()
     except OSError:
         return None
-    return Version(size=found.st_size, time=found.st_mtime_ns, inode=found.st_ino)
+    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def _find_module_files() -> list[Path]:
