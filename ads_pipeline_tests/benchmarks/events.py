@@ -16,11 +16,10 @@ from psycopg2.extras import execute_values
 from ads_pipeline.domain.run_events import Event, idempotency_key
 from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.events.event_reader import EventReader
-from ads_pipeline.ledger.events.snapshots import Follower
+from ads_pipeline.ledger.events.snapshots import Follower, fold_run
 from ads_pipeline.ledger.sql.database import SCHEMA
 from ads_pipeline_tests.benchmarks.ratios import Figure, Ratio, compare, measure_time
 from ads_pipeline_tests.ledger.builders import open_part
-from ads_pipeline_tests.ledger.events.builders import following
 from ads_pipeline_tests.postgres_server import start_postgres
 
 SINGLE_APPENDS = 400
@@ -151,7 +150,7 @@ def _measure_snapshot(log: EventLog) -> Figure:
 
 
 def _measure_lag(database: str, url: str) -> Iterator[Figure]:
-    """A minute of load. One thread of this process projects the events, and another samples the lag."""
+    """A minute of load. Each call is folded as a run does it, and another thread samples the lag."""
     lags: list[float] = []
     done = threading.Event()
 
@@ -161,7 +160,7 @@ def _measure_lag(database: str, url: str) -> Iterator[Figure]:
                 lags.append(reader.get_lag().total_seconds())
 
     sampler = threading.Thread(target=sample_lag)
-    with open_part(EventLog, url) as log, following(log):
+    with open_part(EventLog, url) as log:
         sampler.start()
         delay = _append_at_fixed_rate(log)
         done.set()
@@ -186,6 +185,8 @@ def _append_at_fixed_rate(log: EventLog) -> float:
     for call in range(LOAD_SECONDS * EVENTS_PER_SECOND // EVENTS_PER_CALL):
         due = started + call * EVENTS_PER_CALL / EVENTS_PER_SECOND
         time.sleep(max(0.0, due - time.monotonic()))
-        log.append_many([create_event(f"load-{number // 5_000}", number + n) for n in range(EVENTS_PER_CALL)])
+        run_id = f"load-{number // 5_000}"
+        log.append_many([create_event(run_id, number + n) for n in range(EVENTS_PER_CALL)])
+        fold_run(log, run_id)
         number += EVENTS_PER_CALL
     return max(0.0, time.monotonic() - started - LOAD_SECONDS)

@@ -4,7 +4,6 @@ A follower folds the events that follow a snapshot without a gap in `run_seq`. A
 next fold of a stale snapshot holds the run's lock and skips the gap.
 """
 
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -29,7 +28,6 @@ from ads_pipeline.ledger.sql.state_tables import run_head
 from ads_pipeline.ledger.write_steps.event_rows import decode_snapshot, encode_snapshot
 
 EVENTS_PER_TRANSACTION: Final = 2_000  # bounds how long a resync locks the run
-POLL_INTERVAL: Final = timedelta(milliseconds=200)
 AlarmCallback = Callable[[LagLevel, timedelta], None]
 
 
@@ -70,16 +68,6 @@ class Follower:
         while batch.last_seq < appended_seq:
             batch = self.fold_next_events(run_id, resync=resync)
             folded += batch.folded
-        return folded
-
-    def follow(self, stopped: threading.Event, on_alarm: AlarmCallback | None = None) -> int:
-        """Catch up repeatedly until `stopped` is set, and return the number of folded events. Outages are retried."""
-        folded = 0
-        while not stopped.wait(POLL_INTERVAL.total_seconds()):
-            try:
-                folded += self.catch_up(on_alarm)
-            except LedgerUnavailable:
-                stopped.wait(1)
         return folded
 
     def fold_next_events(self, run_id: str, *, resync: bool = False) -> FoldedBatch:

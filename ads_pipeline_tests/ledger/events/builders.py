@@ -1,8 +1,6 @@
 """Creates runs and reads their rows for tests of the event log."""
 
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -14,19 +12,6 @@ from ads_pipeline.ledger.events.event_reader import read_steps
 from ads_pipeline.ledger.events.snapshots import Follower
 from ads_pipeline.ledger.sql import database
 from ads_pipeline.testing.event_strategies import make_completions, make_event
-
-
-@contextmanager
-def following(log: EventLog) -> Iterator[None]:
-    """Follow the log in a thread while the block runs."""
-    stopped = threading.Event()
-    thread = threading.Thread(target=Follower(log).follow, args=(stopped,), name="run-events", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stopped.set()
-        thread.join(10)
 
 
 def stored_steps(log: EventLog, run_id: str) -> dict[str, StepStatus]:

@@ -1,9 +1,6 @@
-"""Tests lag alarms, the follower, and the folds of a run after its writes."""
+"""Tests lag alarms, and the folds of a run after its writes."""
 
-import threading
-import time
 import traceback
-from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
@@ -26,12 +23,10 @@ from ads_pipeline_tests.ledger.builders import (
     run,
     sealed_runs,
 )
-from ads_pipeline_tests.ledger.events.builders import following
 from ads_pipeline_tests.ledger.events.test_snapshots import (
     append_with_a_gap,
     check_current,
     last_seq,
-    make_step_events,
     missing_events,
     stored_snapshot,
 )
@@ -116,7 +111,7 @@ def test_resync_skips_gaps_without_marking_stale(
     assert (stored_snapshot(timed_log).stale_since, missing_events(backdoor)) == (None, [1])
 
 
-# Following.
+# Folds of a run.
 
 
 @pytest.mark.invariant("L6")
@@ -148,30 +143,3 @@ def test_verdict_of_a_run_with_a_lease_is_folded(ledger: Ledger) -> None:
         leased.verdicts.record([acceptance(registered)])
         run_id = ledger.origin.run_id
         assert stored_snapshot(leased.events, run_id).last_event_seq == last_seq(leased.events, run_id) == 2
-
-
-def test_follower_survives_an_outage(log: EventLog) -> None:
-    """An unavailable database does not stop the follower. It catches up after the outage."""
-    outage, refusals = threading.Event(), list[int]()
-
-    def begin(_connection: sa.Connection) -> None:
-        if outage.is_set() and threading.current_thread().name == "run-events":
-            refusals.append(1)
-            raise LedgerUnavailable("the ledger's database is busy or out of reach: planned")
-
-    sa.event.listen(log.engine, "begin", begin)
-    with following(log):
-        outage.set()
-        log.append_many(make_step_events("r", 3))
-        _wait_until(lambda: len(refusals) > 0)
-        assert log.get_snapshot("r") is None
-        outage.clear()
-        _wait_until(lambda: log.get_snapshot("r") is not None)
-    check_current(log)
-
-
-def _wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 600
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
