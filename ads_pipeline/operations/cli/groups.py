@@ -99,7 +99,7 @@ class HelpGroup(TyperGroup):
         name = args[0]
         if not (ctx.resilient_parsing or name.startswith("-") or name in self.list_commands(ctx)):
             program = ctx.find_root()
-            similar = _find_similar(name, program.command.list_commands(program))
+            similar = _find_similar(args, program.command.list_commands(program))
             hint = f" Did you mean {' or '.join(f'{program.info_name} {each}' for each in similar)}?"
             ctx.fail(f"No such command {name!r}.{hint if similar else ''}")
         return super().resolve_command(ctx, args)
@@ -131,9 +131,14 @@ def _load_command(name: str, function: str) -> Any:
     return typer.main.get_command(program)
 
 
-def _find_similar(name: str, top: Sequence[str]) -> list[str]:
-    """The full names of the commands with this name, or else with the most similar one."""
+def _find_similar(words: Sequence[str], top: Sequence[str]) -> list[str]:
+    """The full names of the commands with the first word as their name, or else with the most similar name.
+
+    A similar group is completed by the second word, if that is one of its commands.
+    """
+    name, second = words[0], "".join(words[1:2])
     full_names = [*top, *(f"{group} {each}" for group, found in GROUPS.items() for each in found.commands)]
     names = {each.rpartition(" ")[2] for each in full_names}
     nearest = [name] if name in names else get_close_matches(name, names, n=1)
-    return [each for each in full_names if each.rpartition(" ")[2] in nearest]
+    found = [each for each in full_names if each.rpartition(" ")[2] in nearest]
+    return [f"{each} {second}" if each in GROUPS and second in GROUPS[each].commands else each for each in found]
