@@ -3,9 +3,13 @@
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
+from ads_pipeline.operations.cli.groups import GROUPS
+from ads_pipeline.operations.cli.main import app
 from ads_pipeline_tests.operations.cli.running import DemoCommandLine
 
 ROOT = Path(__file__).parents[3]
@@ -30,6 +34,16 @@ def documented_commands() -> list[str]:
 def test_pages_show_commands() -> None:
     """The pages show at least the commands of the command-line page."""
     assert len(documented_commands()) >= 13
+
+
+def test_groups_match_the_code() -> None:
+    """docs/command-line.md has each group with its commands, and those without a group."""
+    page = (ROOT / "docs" / "command-line.md").read_text()
+    rows = re.findall(r"^\| (`[a-z]+`|none) \| (`.*) \|$", page.partition("## Groups")[2], re.MULTILINE)
+    shown = {name.strip("`"): set(re.findall(r"`([a-z-]+)`", commands)) for name, commands in rows[: len(GROUPS) + 1]}
+    program: Any = typer.main.get_command(app)
+    groups = {name: set(group.commands) for name, group in GROUPS.items()}
+    assert shown == groups | {"none": set(program.list_commands(None)) - set(GROUPS)}
 
 
 @pytest.mark.parametrize("command", documented_commands())
