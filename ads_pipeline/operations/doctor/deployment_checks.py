@@ -5,6 +5,7 @@
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ads_pipeline.domain.errors import LogDamaged
@@ -221,6 +222,8 @@ def _find_dagster_skip_reason(deployment: Deployment) -> str | None:
     return None if has_records else "Dagster has no records yet"
 
 
+_DagsterCheck: Final = partial(DeploymentCheck, find_skip_reason=_find_dagster_skip_reason)
+_FetchCheck: Final = partial(DeploymentCheck, find_skip_reason=_find_discovery_skip_reason)
 CHECKS: Final = (
     DeploymentCheck("home", "the home is writable by this user only; its disk has space", check_home, peer=None),
     DeploymentCheck("lake", "the lake is writable, and no file in it is overwritten", check_lake, peer=Peer.LAKE),
@@ -237,42 +240,12 @@ CHECKS: Final = (
     DeploymentCheck("demotions", "no demotion is unfinished", check_demotions),
     DeploymentCheck("landings", "no interrupted landing left files", check_landings, peer=Peer.LAKE),
     DeploymentCheck("runs", "every open run is alive", check_runs),
-    DeploymentCheck(
-        "dagster",
-        "Dagster and the event log agree on finished runs",
-        check_dagster,
-        find_skip_reason=_find_dagster_skip_reason,
-    ),
-    DeploymentCheck(
-        "daemon",
-        "one daemon of Dagster runs, and all its parts work",
-        check_daemon,
-        find_skip_reason=_find_dagster_skip_reason,
-    ),
-    DeploymentCheck(
-        "sensors",
-        "the newest tick of every sensor and schedule did not fail",
-        check_sensors,
-        find_skip_reason=_find_dagster_skip_reason,
-    ),
-    DeploymentCheck(
-        "customers",
-        "the names of the customers in Dagster are valid",
-        check_customers,
-        find_skip_reason=_find_dagster_skip_reason,
-    ),
-    DeploymentCheck(
-        "discovery",
-        "the last discovery of accounts has read one",
-        check_discovery,
-        find_skip_reason=_find_discovery_skip_reason,
-    ),
-    DeploymentCheck(
-        "holds",
-        "no hold stops the fetches of the source or of an account",
-        check_holds,
-        find_skip_reason=_find_discovery_skip_reason,
-    ),
+    _DagsterCheck("dagster", "Dagster and the event log agree on finished runs", check_dagster),
+    _DagsterCheck("daemon", "one daemon of Dagster runs, and all its parts work", check_daemon),
+    _DagsterCheck("sensors", "the newest tick of every sensor and schedule did not fail", check_sensors),
+    _DagsterCheck("customers", "the names of the customers in Dagster are valid", check_customers),
+    _FetchCheck("discovery", "the last discovery of accounts has read one", check_discovery),
+    _FetchCheck("holds", "no hold stops the fetches of the source or of an account", check_holds),
     DeploymentCheck(
         "instance",
         "the settings in dagster.yaml are those of this release",
