@@ -66,12 +66,13 @@ def plan(settings: Settings, names: Sequence[str], *, as_json: bool) -> bool:
 def repair(settings: Settings, names: Sequence[str], *, as_json: bool) -> bool:
     """Repair differences query by query and write each repair; return whether any difference is left.
 
-    Then fold new events into the snapshots of runs, and write partition_status.parquet.
+    First fold new events into the snapshots of runs; at the end write partition_status.parquet.
     """
     names, left = _leave_out_unopened(settings, names)
     number = 0
     notes = _remove_statistics(settings, names)
     with open_ledger_for_writing(settings) as ledger:
+        _catch_up_events(ledger, settings)
         differing = list(_plan(settings, ledger, names))
         for name, result, remaining in _repair_queries(settings, ledger, differing):
             notes += [f"{name}: {each}; the table has it no more" for each in result.damaged]
@@ -83,7 +84,6 @@ def repair(settings: Settings, names: Sequence[str], *, as_json: bool) -> bool:
             for difference, cause in remaining.items():
                 text = printable(f"{difference}: {cause}")
                 print(f"left: {text}; next: {steps[difference.key]}", file=sys.stderr)  # noqa: T201
-        _catch_up_events(ledger, settings)
         publish_statuses(settings, ledger)
     summary = f"{count_of(number, 'difference')} repaired" if differing else _none(names)
     _write({}, [*notes, summary + (f", {left:,} left" if left else "")], as_json=as_json)
