@@ -17,7 +17,7 @@ from ads_pipeline.ledger.sql.ledger_values import StateFilter
 from ads_pipeline.ledger.state.first_days import FirstDays
 from ads_pipeline.operations.cli.command_line.output import STATUS_STYLES, Column, format_minute, table_of
 from ads_pipeline.operations.cli.command_line.parsing import day_windows
-from ads_pipeline.operations.cli.state.day_ranges import DayRange, find_ranges
+from ads_pipeline.operations.cli.state.day_ranges import DayRange, find_ranges, name_condition
 from ads_pipeline.pipeline.days.day_conditions import DayRules, find_days
 from ads_pipeline.pipeline.days.next_steps import DAYS, find_next_commands, name_days
 from ads_pipeline.settings.environment import Settings
@@ -42,11 +42,6 @@ def find_listed_days(
         starts = first_days.of_query(window.query_name)
         days |= find_days(ledger, window, conditions, first_days=starts, rules=rules)
     return days
-
-
-def name_condition(condition: Condition) -> str:
-    """The condition as words."""
-    return condition.replace("_", " ")
 
 
 def describe_unknown(first_days: FirstDays, customers: Collection[str] | None) -> list[str]:

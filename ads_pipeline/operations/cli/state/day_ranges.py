@@ -7,9 +7,15 @@ from itertools import groupby
 
 from rich.text import Text
 
+from ads_pipeline.domain.days.conditions import Condition
 from ads_pipeline.domain.days.readability import DayCondition
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.operations.cli.command_line.output import STATUS_STYLES, fields_of
+
+
+def name_condition(condition: Condition) -> str:
+    """The condition as words."""
+    return condition.replace("_", " ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +50,7 @@ class DayRange:
             "query_name": self.first.query_name,
             "days": self.days_text,
             "gaps": self.days,
-            "condition": Text(condition.replace("_", " "), style=STATUS_STYLES.get(condition, "")),
+            "condition": Text(name_condition(condition), style=STATUS_STYLES.get(condition, "")),
             "since": self.day.since,
             "reason": self.day.reason,
         }

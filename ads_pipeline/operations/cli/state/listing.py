@@ -24,12 +24,11 @@ from ads_pipeline.operations.cli.state.attention import (
     build_blocks,
     describe_unknown,
     find_listed_days,
-    name_condition,
     next_command,
     order_ranges,
     summarize,
 )
-from ads_pipeline.operations.cli.state.day_ranges import DayRange
+from ads_pipeline.operations.cli.state.day_ranges import DayRange, name_condition
 from ads_pipeline.operations.cli.state.recorded import StateLists, count_statuses
 from ads_pipeline.settings.environment import Settings
 
