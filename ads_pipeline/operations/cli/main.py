@@ -17,7 +17,7 @@ from ads_pipeline.domain.errors import BadCommand
 from ads_pipeline.domain.log_lines import configure_logging
 from ads_pipeline.domain.quoting import count_of, printable
 from ads_pipeline.lake.storage.durable_files import atomic_write, leave_access_to_umask
-from ads_pipeline.operations.cli.command_line.exit_codes import CommandGroup
+from ads_pipeline.operations.cli.command_line.exit_codes import failures_as_exit_codes
 from ads_pipeline.operations.cli.command_line.options import AsJson, Filters, Page, Queries, command
 from ads_pipeline.operations.cli.command_line.parsing import open_ledger, parse_queries
 from ads_pipeline.operations.cli.groups import GROUPS, HelpGroup, load_group
@@ -25,14 +25,22 @@ from ads_pipeline.settings.environment import Settings, find_log_format, has_acc
 from ads_pipeline.spark.engine_address import LOCATION, engine_directory
 
 
-class Program(HelpGroup, CommandGroup):
-    """The program: full help, failures as exit codes, and groups that are loaded when they are used."""
+class Program(HelpGroup):
+    """The program: failures become exit codes, and groups are loaded when they are used."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return [*super().list_commands(ctx), *GROUPS]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         return load_group(cmd_name) if cmd_name in GROUPS else super().get_command(ctx, cmd_name)
+
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:  # prints --help
+        with failures_as_exit_codes():
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: Any) -> Any:
+        with failures_as_exit_codes():
+            return super().invoke(ctx)
 
 
 WithGoogleAds = Annotated[

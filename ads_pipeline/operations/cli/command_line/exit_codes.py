@@ -7,10 +7,9 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Final
 
 import typer
-from typer.core import TyperGroup
 
 from ads_pipeline.domain import errors
 from ads_pipeline.domain.errors import AdsPipelineError
@@ -36,18 +35,6 @@ PIPE_CLOSED: Final = 141  # as shells report SIGPIPE; 1 would mean that gaps wer
 LONGEST_MESSAGE: Final = 20_000  # a message may list every mistake of the query file
 
 
-class CommandGroup(TyperGroup):
-    """Commands whose failures become one line on stderr and an exit code."""
-
-    def make_context(self, *args: Any, **kwargs: Any) -> Any:  # prints --help
-        with _failures_as_exit_codes():
-            return super().make_context(*args, **kwargs)
-
-    def invoke(self, ctx: Any) -> Any:
-        with _failures_as_exit_codes():
-            return super().invoke(ctx)
-
-
 def exit_code(error: AdsPipelineError) -> int:
     """The exit code for this kind of failure."""
     if error.is_transient:
@@ -64,7 +51,8 @@ def one_line(error: AdsPipelineError) -> str:
 
 
 @contextmanager
-def _failures_as_exit_codes() -> Iterator[None]:
+def failures_as_exit_codes() -> Iterator[None]:
+    """Let a failure in the block become one line on stderr and an exit code."""
     try:
         try:
             yield
