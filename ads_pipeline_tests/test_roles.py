@@ -75,7 +75,7 @@ FORBIDDEN = {
         "UPDATE partition_state SET status = 'success' WHERE false",
         "UPDATE partition_state SET attempt_count = 1, updated_at = now() WHERE false",
         "UPDATE warehouse_pointer SET run_id = 'x' WHERE false",
-        "UPDATE claims SET run_id = 'x' WHERE false",
+        "UPDATE claims SET engine_run_id = 'x' WHERE false",
     ),
     Role.OPERATOR: (
         "UPDATE warehouse_pointer SET run_id = 'x' WHERE false",
@@ -224,9 +224,9 @@ def test_extractor_forges_no_row(logins: Logins, postgres_url: str) -> None:
         owner.failed_fetches.record(
             [FailedFetch(key=key("8"), error_class="transient", error_message="x")], RetryPolicy()
         )
-        run_id = owner.origin.run_id
-    lease = f"INSERT INTO {database.SCHEMA}.leases (run_id, opened_at, heartbeat_at, expires_at)"
-    execute(postgres_url, f"{lease} VALUES ('{run_id}', now(), now(), now())")
+        engine_run_id = owner.origin.engine_run_id
+    lease = f"INSERT INTO {database.SCHEMA}.leases (engine_run_id, opened_at, heartbeat_at, expires_at)"
+    execute(postgres_url, f"{lease} VALUES ('{engine_run_id}', now(), now(), now())")
     new_event = {"idempotency_key": "repeat('0', 64)", "event_id": "gen_random_uuid()::text", "run_seq": "1000"}
     parking = "INSERT INTO parkings (source, scope, name, error_class, why, parked_at)"
     forged = (
@@ -234,7 +234,7 @@ def test_extractor_forges_no_row(logins: Logins, postgres_url: str) -> None:
         f"UPDATE partition_status SET last_materialization_at = now() {MATERIALIZED}",
         f"UPDATE partition_status SET stale_since = now(), stale_reason_code = 'CODE_CHANGED' {MATERIALIZED}",
         "UPDATE partition_status SET last_attempt_outcome = 'SUCCEEDED'",
-        f"UPDATE run_head SET last_seq = last_seq + 1 WHERE run_id = '{run_id}'",
+        f"UPDATE run_head SET last_seq = last_seq + 1 WHERE engine_run_id = '{engine_run_id}'",
         _copy("run_events", event_type="'RunPaused'", **new_event),
         _copy("run_events", event_type="'RunFailed'", **new_event),
         _copy("finished_attempts", finished_at="now()", **dict.fromkeys(FETCH_COLUMNS, "NULL")),

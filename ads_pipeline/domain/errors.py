@@ -91,10 +91,10 @@ class ReportNotWritten(AdsPipelineError):
 
     is_transient = True
 
-    def __init__(self, run_id: str, cause: str, next_at: datetime) -> None:
+    def __init__(self, engine_run_id: str, cause: str, next_at: datetime) -> None:
         why = f": {printable(cause, limit=600)}" if cause else ""
         super().__init__(
-            f"run {run_id[:8]} could not write the report{why}. The page shows the time before it. "
+            f"run {engine_run_id[:8]} could not write the report{why}. The page shows the time before it. "
             f"The next run starts at {next_at:%H:%M} UTC; to write it now: ads-pipeline report"
         )
 
@@ -301,9 +301,13 @@ class MarkedTerminal(PartitionRefused):
 class LeaseLost(LedgerError):
     """The run's lease ended, or another run claimed the partition. Nothing was written."""
 
-    def __init__(self, run_id: str, reason: str, partition: str | None = None) -> None:
-        self.run_id, self.partition = run_id, partition
-        subject = f"{partition}: run {run_id} may not write to it" if partition else f"run {run_id} may not write"
+    def __init__(self, engine_run_id: str, reason: str, partition: str | None = None) -> None:
+        self.engine_run_id, self.partition = engine_run_id, partition
+        subject = (
+            f"{partition}: run {engine_run_id} may not write to it"
+            if partition
+            else f"run {engine_run_id} may not write"
+        )
         super().__init__(f"{subject}: {reason}; start a new run")
 
 
@@ -324,23 +328,23 @@ class UnknownRun(PartitionRefused):
 class EventsNotFound(LedgerError):
     """The run has no events, or they were retired."""
 
-    def __init__(self, run_id: str, reason: str) -> None:
-        super().__init__(f"run {run_id}: {reason}")
+    def __init__(self, engine_run_id: str, reason: str) -> None:
+        super().__init__(f"run {engine_run_id}: {reason}")
 
 
 class RunClosed(LedgerError):
     """The run does not accept this event. Nothing in the call was appended."""
 
-    def __init__(self, run_id: str, reason: str) -> None:
-        self.run_id = run_id
-        super().__init__(f"run {run_id}: {reason}; a new execution needs its own run_id")
+    def __init__(self, engine_run_id: str, reason: str) -> None:
+        self.engine_run_id = engine_run_id
+        super().__init__(f"run {engine_run_id}: {reason}; a new execution needs its own engine_run_id")
 
 
 class RunOpen(LedgerError):
     """Events are retired only when their run has ended, and only all of them."""
 
-    def __init__(self, run_id: str, status: str) -> None:
-        super().__init__(f"run {run_id}: its events cannot be retired while the run is {status}")
+    def __init__(self, engine_run_id: str, status: str) -> None:
+        super().__init__(f"run {engine_run_id}: its events cannot be retired while the run is {status}")
 
 
 class UnsoundAcceptance(PartitionRefused):

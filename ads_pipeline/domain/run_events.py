@@ -56,10 +56,10 @@ STEP_TYPES: Final = LEDGER_TYPES | {"StepStarted", "StepCompleted", "StepFailed"
 
 
 def idempotency_key(
-    *, run_id: str, step_id: str | None, logical_attempt_id: int, event_type: str, plan_version: str
+    *, engine_run_id: str, step_id: str | None, logical_attempt_id: int, event_type: str, plan_version: str
 ) -> str:
     """Two appends with the same key are one event. The engine's own restarts do not change the key."""
-    parts = (run_id, step_id or RUN_LEVEL, str(logical_attempt_id), event_type, plan_version)
+    parts = (engine_run_id, step_id or RUN_LEVEL, str(logical_attempt_id), event_type, plan_version)
     return hashlib.sha256("|".join(parts).encode()).hexdigest()
 
 
@@ -78,7 +78,7 @@ def canonical_json(value: object, *, field_name: str = "event_data") -> str:
 class Event:
     """One event, as its producer reports it. `event_data` is any JSON value; `payload` is its canonical text."""
 
-    run_id: str
+    engine_run_id: str
     event_type: str
     plan_version: str
     emitted_at: str  # ISO 8601 with an offset, stored verbatim
@@ -120,7 +120,7 @@ class Event:
         if self.logical_attempt_id is None:
             raise BadEvent("logical_attempt_id", f"the store has not numbered this {self.event_type} yet")
         return idempotency_key(
-            run_id=self.run_id,
+            engine_run_id=self.engine_run_id,
             step_id=self.step_id,
             logical_attempt_id=self.logical_attempt_id,
             event_type=self.event_type,
@@ -167,7 +167,7 @@ class AppendResult:
 class EventOrigin:
     """The producer of events: the engine's run and the version of its plan."""
 
-    run_id: str
+    engine_run_id: str
     plan_version: str
     engine_attempt_id: int | None = None
     adapter_version: str | None = None
@@ -176,7 +176,7 @@ class EventOrigin:
     def make_event(self, event_type: str, *, at: datetime, step_id: str | None = None, **more: Any) -> Event:
         """An event of this run."""
         return Event(
-            run_id=self.run_id,
+            engine_run_id=self.engine_run_id,
             plan_version=self.plan_version,
             engine_attempt_id=self.engine_attempt_id,
             adapter_version=self.adapter_version,
@@ -189,7 +189,7 @@ class EventOrigin:
 
 
 _PATTERNS: Final[Mapping[str, re.Pattern[str]]] = {
-    "run_id": _NAME,
+    "engine_run_id": _NAME,
     "plan_version": _NAME,
     "event_type": _TYPE,
     "step_id": _STEP,

@@ -80,7 +80,7 @@ class RunSnapshot:
     are known to be missing from the snapshot.
     """
 
-    run_id: str
+    engine_run_id: str
     status: RunStatus = RunStatus.PENDING
     last_event_seq: int = 0
     steps: Mapping[StepStatus, int] = field(default_factory=dict)
@@ -131,15 +131,15 @@ class RunEventStore(Protocol):
         """Append many events in the order given, all or none."""
         ...
 
-    def fetch(self, run_id: str, *, after_seq: int = 0, limit: int = DEFAULT_PAGE_SIZE) -> list[LoggedEvent]:
+    def fetch(self, engine_run_id: str, *, after_seq: int = 0, limit: int = DEFAULT_PAGE_SIZE) -> list[LoggedEvent]:
         """The next events of a run after a sequence number, in order."""
         ...
 
-    def get_snapshot(self, run_id: str) -> RunSnapshot | None:
+    def get_snapshot(self, engine_run_id: str) -> RunSnapshot | None:
         """The stored snapshot of a run, which may lag behind its events; None when there is none yet."""
         ...
 
-    def project_snapshot(self, run_id: str) -> RunSnapshot:
+    def project_snapshot(self, engine_run_id: str) -> RunSnapshot:
         """Fold all events of a run, store the snapshot and return it."""
         ...
 

@@ -295,7 +295,7 @@ class GoogleAdsSource:
         """Wait for the other run's answer, or take its refusal, which a call of our own would only repeat."""
         refusal = other.refusal
         if refusal is None:
-            log_event(_LOG, LogEvent.FETCH_AWAITED, run=other.run_id, range=str(fetch_range))
+            log_event(_LOG, LogEvent.FETCH_AWAITED, run=other.engine_run_id, range=str(fetch_range))
             progress.waiting.append(fetch_range)
             return
         message = refusal.error_message or refusal.outcome

@@ -35,14 +35,15 @@ GUARDS: Final = (
     Guard(
         table="run_events",
         act="INSERT",
-        refused="EXISTS (SELECT FROM {schema}.leases WHERE leases.run_id = NEW.run_id)",
+        refused="EXISTS (SELECT FROM {schema}.leases WHERE leases.engine_run_id = NEW.engine_run_id)",
         why="emit an event of a run of Dagster",
     ),
     Guard(
         table="run_head",
         act="UPDATE",
         refused=(
-            "NEW.last_seq < OLD.last_seq OR EXISTS (SELECT FROM {schema}.leases WHERE leases.run_id = NEW.run_id)"
+            "NEW.last_seq < OLD.last_seq OR "
+            "EXISTS (SELECT FROM {schema}.leases WHERE leases.engine_run_id = NEW.engine_run_id)"
         ),
         why="number the events of another run",
     ),

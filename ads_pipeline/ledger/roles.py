@@ -32,7 +32,7 @@ PURPOSES: Final[Mapping[Role, str]] = {
     Role.OPERATOR: "control actions; state demote, restore, rejudge and reconcile need runner too",
     Role.OWNER: "owns the tables: migrate, ledger copy, ledger retire-events",
 }
-_HEAD: Final = "run_id, plan_version, last_seq, last_at"
+_HEAD: Final = "engine_run_id, plan_version, last_seq, last_at"
 # An extractor stores no snapshots.
 _OWN_EVENTS: Final = {
     "run_head": f"INSERT ({_HEAD}, opened_at), UPDATE ({_HEAD}, payload_conflicts)",

@@ -150,7 +150,7 @@ class RunResources(SensorResources):
         """
         unclaimed = [key for key in keys if key not in self.claimed]
         if not unclaimed and not self.lease.renew():
-            raise LeaseLost(self.lease.run_id, "its lease has ended or expired")
+            raise LeaseLost(self.lease.engine_run_id, "its lease has ended or expired")
         held = self._claim(unclaimed) if unclaimed else {}
         return ClaimResult(granted={key: self.claimed[key] for key in keys if key in self.claimed}, held=held)
 
@@ -240,11 +240,11 @@ def open_run_resources(
     `on_loss` is called when the run has lost its lease.
     """
     events = RunCompletionLog(engine, tenancy=settings.tenancy)
-    with Lease.held(engine, origin.run_id, duration=settings.lease, on_loss=on_loss) as lease:
+    with Lease.held(engine, origin.engine_run_id, duration=settings.lease, on_loss=on_loss) as lease:
         ledger = Ledger(engine, origin=origin, tenancy=settings.tenancy, lease=lease)
-        log_event(_LOG, LogEvent.RUN_OPENED, run=origin.run_id, lease_seconds=settings.lease.total_seconds())
+        log_event(_LOG, LogEvent.RUN_OPENED, run=origin.engine_run_id, lease_seconds=settings.lease.total_seconds())
         events.append(origin.make_event("RunStarted", at=datetime.now(UTC)))
-        fold_run(events, origin.run_id)
+        fold_run(events, origin.engine_run_id)
         apis = settings.google_apis
         versions = {name: query.schema_version for name, query in apis.queries.items()}
         ledger.statuses.record_code_versions(apis.source, asset_code_versions(versions))

@@ -22,8 +22,8 @@ PROPERTY: Final = settings(max_examples=20 * int(os.environ.get("SOAK", "1")), d
 histories = st.lists(builders.event_specs, min_size=1, max_size=12)
 
 
-def read_events(store: RunEventStore, run_id: str) -> list[Event]:
-    return [each.event for each in store.fetch(run_id, limit=LARGEST_PAGE)]
+def read_events(store: RunEventStore, engine_run_id: str) -> list[Event]:
+    return [each.event for each in store.fetch(engine_run_id, limit=LARGEST_PAGE)]
 
 
 def append_all(store: RunEventStore, events: Sequence[Event]) -> list[AppendResult]:

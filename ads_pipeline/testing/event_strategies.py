@@ -18,13 +18,13 @@ STEP_EVENT_TYPES = ("StepStarted", "StepCompleted", "StepFailed", "StepCancelled
 UNKNOWN_EVENT_TYPES = ("SignalAccepted", "NoteTaken")  # stored, but ignored by snapshots
 
 
-def new_run_id() -> str:
+def new_engine_run_id() -> str:
     """Return a run id that no store has."""
     return f"run-{uuid.uuid4().hex}"
 
 
 def make_event(
-    run_id: str,
+    engine_run_id: str,
     event_type: str,
     step_id: str | None = None,
     *,
@@ -33,7 +33,7 @@ def make_event(
     **more: Any,
 ) -> Event:
     return Event(
-        run_id=run_id,
+        engine_run_id=engine_run_id,
         event_type=event_type,
         step_id=step_id,
         emitted_at=emitted_at,
@@ -42,9 +42,11 @@ def make_event(
     )
 
 
-def make_completions(run_id: str, count: int) -> list[Event]:
+def make_completions(engine_run_id: str, count: int) -> list[Event]:
     """Return `count` different events of one run."""
-    return [make_event(run_id, "StepCompleted", f"step-{number}", event_data=number) for number in range(count)]
+    return [
+        make_event(engine_run_id, "StepCompleted", f"step-{number}", event_data=number) for number in range(count)
+    ]
 
 
 EventSpec = tuple[str, str | None]  # event type, step id
@@ -59,10 +61,10 @@ event_specs: st.SearchStrategy[EventSpec] = (
 event_copies: st.SearchStrategy[EventCopy] = st.tuples(event_specs, st.integers(1, 2), st.integers(1, 2))
 
 
-def make_history(run_id: str, specs: Iterable[EventSpec], *, after: int = 0) -> list[Event]:
+def make_history(engine_run_id: str, specs: Iterable[EventSpec], *, after: int = 0) -> list[Event]:
     """Return one event per item. Repeated items get different attempt numbers."""
     return [
-        make_event(run_id, event_type, step_id, logical_attempt_id=attempt)
+        make_event(engine_run_id, event_type, step_id, logical_attempt_id=attempt)
         for attempt, (event_type, step_id) in enumerate(specs, start=after + 1)
     ]
 
@@ -77,9 +79,9 @@ def split_events(
         start = min(end, len(logged))
 
 
-def fold_batches(run_id: str, batches: Iterable[Sequence[LoggedEvent]]) -> RunSnapshot:
+def fold_batches(engine_run_id: str, batches: Iterable[Sequence[LoggedEvent]]) -> RunSnapshot:
     """Fold the batches one after the other, with the stored steps that a store would read."""
-    snapshot, stored = RunSnapshot(run_id=run_id), dict[str, StepStatus]()
+    snapshot, stored = RunSnapshot(engine_run_id=engine_run_id), dict[str, StepStatus]()
     for batch in batches:
         named = {each.event.step_id for each in batch}
         snapshot, changed = fold_events(snapshot, {step: stored[step] for step in stored if step in named}, batch)

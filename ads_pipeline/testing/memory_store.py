@@ -25,35 +25,36 @@ class MemoryEventStore:
         return result
 
     def append_many(self, events: Sequence[Event]) -> list[AppendResult]:
-        drafts = {event.run_id: list(self._logs.get(event.run_id, ())) for event in events}
-        results = [_append_one(drafts[event.run_id], event) for event in events]
+        drafts = {event.engine_run_id: list(self._logs.get(event.engine_run_id, ())) for event in events}
+        results = [_append_one(drafts[event.engine_run_id], event) for event in events]
         self._logs |= drafts  # after all checks, so that a refused event changes nothing
         return results
 
-    def fetch(self, run_id: str, *, after_seq: int = 0, limit: int = DEFAULT_PAGE_SIZE) -> list[LoggedEvent]:
+    def fetch(self, engine_run_id: str, *, after_seq: int = 0, limit: int = DEFAULT_PAGE_SIZE) -> list[LoggedEvent]:
         if after_seq < 0:
             raise ValueError(f"after_seq must be 0 or more, not {after_seq}")
         if not 1 <= limit <= LARGEST_PAGE:
             raise ValueError(f"limit: {limit} must lie between 1 and {LARGEST_PAGE:,}")
-        return [each for each in self._logs.get(run_id, ()) if each.run_seq > after_seq][:limit]
+        return [each for each in self._logs.get(engine_run_id, ()) if each.run_seq > after_seq][:limit]
 
-    def get_snapshot(self, run_id: str) -> RunSnapshot | None:
-        snapshot, _ = self._snapshots.get(run_id, (None, {}))
+    def get_snapshot(self, engine_run_id: str) -> RunSnapshot | None:
+        snapshot, _ = self._snapshots.get(engine_run_id, (None, {}))
         return snapshot
 
-    def project_snapshot(self, run_id: str) -> RunSnapshot:
-        if run_id not in self._logs:
-            raise EventsNotFound(run_id, "it has no events")
-        before, steps = self._snapshots.get(run_id, (RunSnapshot(run_id=run_id), {}))
-        after, changed = fold_events(before, steps, self._logs[run_id])
-        self._snapshots[run_id] = after, steps | changed
+    def project_snapshot(self, engine_run_id: str) -> RunSnapshot:
+        if engine_run_id not in self._logs:
+            raise EventsNotFound(engine_run_id, "it has no events")
+        before, steps = self._snapshots.get(engine_run_id, (RunSnapshot(engine_run_id=engine_run_id), {}))
+        after, changed = fold_events(before, steps, self._logs[engine_run_id])
+        self._snapshots[engine_run_id] = after, steps | changed
         return after
 
 
 def _append_one(log: list[LoggedEvent], event: Event) -> AppendResult:
     if log and log[0].event.plan_version != event.plan_version:
         raise RunClosed(
-            event.run_id, f"the run has plan {log[0].event.plan_version}, the event has plan {event.plan_version}"
+            event.engine_run_id,
+            f"the run has plan {log[0].event.plan_version}, the event has plan {event.plan_version}",
         )
     numbered = event if event.logical_attempt_id is not None else event.with_occurrence(_occurrence(log, event))
     key = numbered.idempotency_key

@@ -65,7 +65,7 @@ def measure() -> Iterator[Ratio | Figure]:
 
 def create_event(run_id: str, number: int) -> Event:
     return Event(
-        run_id=run_id,
+        engine_run_id=run_id,
         event_type="StepCompleted",
         plan_version="1",
         emitted_at=datetime.now(UTC).isoformat(),
@@ -122,7 +122,7 @@ def _measure_batch_append(log: EventLog, connection: Any) -> Ratio:
 
 def _to_row(event: Event) -> tuple[Any, ...]:
     key = idempotency_key(
-        run_id="baseline",
+        engine_run_id="baseline",
         step_id=event.step_id,
         logical_attempt_id=1,
         event_type=event.event_type,

@@ -61,7 +61,7 @@ def test_key_is_standard_sha256(parts: Parts, digest: str) -> None:
     run_id, step_id, attempt, event_type, plan = parts
     assert event_with_key(parts).idempotency_key == digest
     assert digest == idempotency_key(
-        run_id=run_id, step_id=step_id, logical_attempt_id=attempt, event_type=event_type, plan_version=plan
+        engine_run_id=run_id, step_id=step_id, logical_attempt_id=attempt, event_type=event_type, plan_version=plan
     )
 
 
@@ -368,7 +368,7 @@ def test_append_is_new_or_idempotent() -> None:
 def test_origin_provides_shared_fields() -> None:
     """`EventOrigin.make_event` fills the fields of the run; the caller adds type, step and time."""
     origin = EventOrigin(
-        run_id="r1", plan_version="p1", engine_attempt_id=2, adapter_version="1.0", engine_run_ref={"id": "x"}
+        engine_run_id="r1", plan_version="p1", engine_attempt_id=2, adapter_version="1.0", engine_run_ref={"id": "x"}
     )
     at = datetime(2026, 3, 1, 10, tzinfo=timezone(timedelta(hours=5, minutes=45)))
     event = origin.make_event("StepStarted", at=at, step_id="s1", event_data=[1])

@@ -98,7 +98,9 @@ def make_snapshot(status: RunStatus, **parts: Any) -> RunSnapshot:
     """A snapshot with this status, after ten events."""
     started = None if status is RunStatus.PENDING else START
     ended = START + timedelta(seconds=5) if status in TERMINAL_STATUSES else None
-    return RunSnapshot(run_id="r1", status=status, last_event_seq=10, started_at=started, ended_at=ended, **parts)
+    return RunSnapshot(
+        engine_run_id="r1", status=status, last_event_seq=10, started_at=started, ended_at=ended, **parts
+    )
 
 
 event_specs: st.SearchStrategy[EventSpec] = (
@@ -156,7 +158,7 @@ def compute_snapshot(events: Sequence[LoggedEvent]) -> RunSnapshot:
         if STEPS.get(each.event.event_type, "=") != "="
     }
     return RunSnapshot(
-        run_id="r1",
+        engine_run_id="r1",
         status=status,
         last_event_seq=events[-1].run_seq if events else 0,
         steps=Counter(StepStatus(each) for each in last_of.values()),

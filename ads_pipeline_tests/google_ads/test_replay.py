@@ -142,7 +142,7 @@ def check_end(ledger: Ledger, revisions: dict[PartitionKey, list[int]]) -> None:
     costs = {day: [each * COST_PER_REVISION for each in read] for day, read in revisions.items()}
     assert steps == {day: list(pairwise(read)) for day, read in costs.items() if len(read) > 1}
     changed = sum(before != after for pairs in steps.values() for before, after in pairs)
-    events = [each.event.event_type for each in ledger.events.fetch(ledger.origin.run_id, limit=10_000)]
+    events = [each.event.event_type for each in ledger.events.fetch(ledger.origin.engine_run_id, limit=10_000)]
     assert events.count("PartitionRestated") == changed > 0
     states = ledger.states.get_many(revisions)
     assert {day: (state.status, state.attempt_count) for day, state in states.items()} == {

@@ -52,10 +52,10 @@ def run_day(server: LoopbackServer, url: str, tmp_path: Path) -> RunDay:
 
     def run(day: int, backfill: Backfill | None) -> Landed:
         raw = RawRuns(tmp_path / "raw", is_in_use=lambda: False)
-        origin = EventOrigin(run_id=f"day-{day}-{uuid.uuid4().hex}", plan_version="p1")
+        origin = EventOrigin(engine_run_id=f"day-{day}-{uuid.uuid4().hex}", plan_version="p1")
         with ExitStack() as stack:
             engine = stack.enter_context(database.open_checked_engine(url))
-            lease = stack.enter_context(Lease.held(engine, origin.run_id, duration=LEASE))
+            lease = stack.enter_context(Lease.held(engine, origin.engine_run_id, duration=LEASE))
             lease.claim(keys_of(day))
             ledger = Ledger(engine, origin=origin, lease=lease)
             extraction = Extraction(
@@ -159,7 +159,7 @@ def die_in_call(url: str) -> None:
     engine = database.open_engine(url)
     lease = Lease(engine, "dead", duration=timedelta(seconds=5))
     lease.open()
-    ledger = Ledger(engine, origin=EventOrigin(run_id="dead", plan_version="p1"), lease=lease)
+    ledger = Ledger(engine, origin=EventOrigin(engine_run_id="dead", plan_version="p1"), lease=lease)
     assert isinstance(ledger.quota.reserve(operation, QuotaLimits()), Granted)
 
 

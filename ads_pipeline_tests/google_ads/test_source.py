@@ -492,7 +492,7 @@ class TestQuota:
         make_source().land(partitions(2) + partitions(1, OTHER))
         spent = [
             each.event.event_data
-            for each in timed_ledger.events.fetch(timed_ledger.origin.run_id)
+            for each in timed_ledger.events.fetch(timed_ledger.origin.engine_run_id)
             if each.event.event_type == "OperationSpent"
         ]
         assert [(each["customer_id"], each["outcome"], each["rows_received"]) for each in spent] == [
@@ -510,7 +510,7 @@ def test_operation_of_an_interrupted_call_is_not_logged_as_ok(timed_ledger: Ledg
     assert isinstance(granted, Granted)
     with pytest.raises(RawUnavailable), budget.spend(granted):
         raise RawUnavailable("google_ads", "the file system failed")
-    (spent,) = (each.event for each in timed_ledger.events.fetch(timed_ledger.origin.run_id))
+    (spent,) = (each.event for each in timed_ledger.events.fetch(timed_ledger.origin.engine_run_id))
     assert (spent.event_type, spent.event_data["outcome"]) == ("OperationSpent", "interrupted")
 
 

@@ -234,10 +234,10 @@ _COMMAND: Final = re.compile(
     r"ads-pipeline [a-z]+(?: (?!says\b|lists\b|loads\b)[a-z][a-z-]*)?(?: --[a-z-]+(?: [\w./-]+)?| \d+/[\w./-]+)*"
 )
 _OPEN_ROWS: Final = {
-    "leases": "SELECT run_id, expires_at FROM leases WHERE ended_at IS NULL AND expires_at > :later",
+    "leases": "SELECT engine_run_id, expires_at FROM leases WHERE ended_at IS NULL AND expires_at > :later",
     "demotions": "SELECT customer_id, query_name, logical_date, started_at FROM demotions",
-    "open runs": "SELECT run_id, status, started_at FROM run_head WHERE ended_at IS NULL",
-    "run_head": "SELECT run_id, last_seq, projected_seq FROM run_head WHERE last_seq > projected_seq",
+    "open runs": "SELECT engine_run_id, status, started_at FROM run_head WHERE ended_at IS NULL",
+    "run_head": "SELECT engine_run_id, last_seq, projected_seq FROM run_head WHERE last_seq > projected_seq",
 }
 
 

@@ -48,9 +48,9 @@ def open_part(kind: Callable[..., T], url: str, *, read_only: bool = False, **op
 
 
 @contextmanager
-def open_lease(url: str, run_id: str, *, duration: timedelta) -> Iterator[Lease]:
+def open_lease(url: str, engine_run_id: str, *, duration: timedelta) -> Iterator[Lease]:
     """Hold a lease on an engine of its own."""
-    with database.open_checked_engine(url) as engine, Lease.held(engine, run_id, duration=duration) as lease:
+    with database.open_checked_engine(url) as engine, Lease.held(engine, engine_run_id, duration=duration) as lease:
         yield lease
 
 

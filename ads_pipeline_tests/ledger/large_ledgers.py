@@ -270,7 +270,7 @@ _LOADS: Final = (
         changed_at)
     SELECT {_KEY}, {_LOADED}, '{VERSION}', {ROWS_PER_RUN}, 1, 'published', {_LOADED_AT} FROM seeds
     WHERE loaded IS NOT NULL""",
-    f"""INSERT INTO finished_attempts (asset, {_KEY}, finished_at, run_id, outcome, code_version)
+    f"""INSERT INTO finished_attempts (asset, {_KEY}, finished_at, attempt_id, outcome, code_version)
     SELECT 'warehouse', {_KEY}, {_LOADED_AT}, {_LOADED}, 'SUCCEEDED', '{VERSION}' FROM seeds
     WHERE loaded IS NOT NULL""",
     f"""INSERT INTO demotions ({_KEY}, run_id, validation_id, reason, rows_read, started_at)
@@ -303,18 +303,18 @@ _STATUSES: Final = (
 )
 # Every partition with a run was claimed once; one in a hundred is claimed now.
 _CONTROL: Final = (
-    """INSERT INTO leases (run_id, opened_at, heartbeat_at, expires_at, ended_at)
+    """INSERT INTO leases (engine_run_id, opened_at, heartbeat_at, expires_at, ended_at)
     SELECT 'produced-' || stamp, landed_1, action_at, action_at, action_at FROM generated_days""",
-    """INSERT INTO leases (run_id, opened_at, heartbeat_at, expires_at)
+    """INSERT INTO leases (engine_run_id, opened_at, heartbeat_at, expires_at)
     SELECT 'producing', min(landed_1), max(action_at), max(never) FROM generated_days""",
-    f"""INSERT INTO claims ({_KEY}, run_id, fence, claimed_at)
+    f"""INSERT INTO claims ({_KEY}, engine_run_id, fence, claimed_at)
     SELECT {_KEY}, CASE WHEN number % 100 = 7 THEN 'producing' ELSE 'produced-' || stamp END, 1, landed_1 FROM seeds
     WHERE runs >= 1""",
     f"""INSERT INTO retry_schedule ({_KEY}, attempt_no, failures, error_class, failed_at, due_at, why, planned_at)
     SELECT {_KEY}, CASE WHEN {_RETRIED} THEN 2 ELSE 1 END, CASE WHEN {_RETRIED} THEN 2 ELSE 1 END, 'row_contract',
         {_JUDGED}, CASE due WHEN 'now' THEN action_at WHEN 'later' THEN never END, 'tried once', {_JUDGED}
     FROM seeds WHERE status = 'failed'""",
-    f"""INSERT INTO finished_attempts (asset, {_KEY}, finished_at, run_id, outcome, failed_at, engine_run_id,
+    f"""INSERT INTO finished_attempts (asset, {_KEY}, finished_at, attempt_id, outcome, failed_at, engine_run_id,
         error_class, error_message)
     SELECT 'raw', {_KEY}, landed_1, 'fetch-1', 'FAILED', landed_1, 'producing', 'transport',
         'the connection was reset'

@@ -446,7 +446,7 @@ def _other_value(column: sa.Column[Any]) -> str:
 def test_run_head_cannot_be_replaced(filled_ledger: Ledger, backdoor: sa.Engine) -> None:
     """A new head would number the events of a run from one again."""
     if backdoor.dialect.name == "sqlite":
-        reset = "SELECT run_id, plan_version, 0, last_at, opened_at FROM run_head"
+        reset = "SELECT engine_run_id, plan_version, 0, last_at, opened_at FROM run_head"
         columns = "run_id, plan_version, last_seq, last_at, opened_at"
         assert_refused(backdoor, f"REPLACE INTO run_head ({columns}) {reset}", "run_head: the run has a head")
 

@@ -117,7 +117,10 @@ def test_reconciliation_skips_partitions_held_by_a_run(location: Location, other
         (result,) = reconciliation.repair(resources.source_name, QUERY, now=now)
         assert [repair.key for repair in result.repairs] == [key(1)]
         holders = resources.ledger.leases.holders([key(1), key(2)])
-        assert (holders[key(1)].run_id, holders[key(2)].run_id) == (resources.lease.run_id, "elsewhere")
+        assert (holders[key(1)].engine_run_id, holders[key(2)].engine_run_id) == (
+            resources.lease.engine_run_id,
+            "elsewhere",
+        )
     assert visible_runs(location.deployment) == {key(1): "r1"}
 
 
@@ -144,7 +147,7 @@ def expire(location: Location, run_id: str) -> None:
     with engine.begin() as connection:
         connection.exec_driver_sql("DROP TRIGGER leases_invalid_update")
         connection.execute(
-            sa.update(leases).where(leases.c.run_id == run_id).values(expires_at=sa.text("heartbeat_at"))
+            sa.update(leases).where(leases.c.engine_run_id == run_id).values(expires_at=sa.text("heartbeat_at"))
         )
 
 
@@ -312,7 +315,7 @@ def test_suspended_worker_with_lost_lease_changes_nothing(
     print(location.deployment.home, method, QUERY, key(1).dagster_key, file=worker.stdin, flush=True)
     assert os.WIFSTOPPED(os.waitpid(worker.pid, os.WUNTRACED)[1])
     ledger = location.deployment.ledger
-    run_id = ledger.leases.holders([key(1)])[key(1)].run_id
+    run_id = ledger.leases.holders([key(1)])[key(1)].engine_run_id
     expire(location, run_id)
     tick(location, "run_completion")
     seal_run(location.deployment, key(1), "r2")

@@ -48,7 +48,7 @@ def test_partition_of_a_lost_machine_is_run_again(deployment: LocalDeployment) -
         assert server.add_customer("1") == "AddDynamicPartitionSuccess"
         server.launch_backfill([RAW, WAREHOUSE], [partition])
         server.wait_for(lambda: ledger.runs.registered(partition), every=0.05)
-        lost_run = ledger.leases.holders([partition])[partition].run_id
+        lost_run = ledger.leases.holders([partition])[partition].engine_run_id
     wait_for(lambda: not living_processes(deployment.home))
     assert ledger.states.get(partition).attempt_count == 0, "the run had finished before it was killed"
     assert dagster_records.read_statuses(deployment.home, None, [lost_run]) == {lost_run: "STARTED"}

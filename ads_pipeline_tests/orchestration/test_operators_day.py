@@ -193,9 +193,9 @@ def _final_run_statuses(deployment: LocalDeployment) -> dict[str, str] | None:
     """The final status of each Dagster run in the event log; None while one is open or a snapshot is behind."""
     events = EventReader(deployment.ledger.engine)
     snapshots = {
-        head.run_id: snapshot
+        head.engine_run_id: snapshot
         for head, snapshot in events.list_newest_runs()
-        if head.run_id != deployment.ledger.origin.run_id
+        if head.engine_run_id != deployment.ledger.origin.engine_run_id
     }
     final = {run: str(each.status) for run, each in snapshots.items() if each is not None and each.status.is_terminal}
     return final if final and len(final) == len(snapshots) and not events.get_lag() else None

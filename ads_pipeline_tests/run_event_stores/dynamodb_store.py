@@ -1,8 +1,9 @@
 """An example of an adapter: a store of run events over the API of DynamoDB.
 
-One table holds everything of a run under the partition key `run_id`. The sort key of an event is its idempotency key,
-and a conditional put refuses a second event with it. The item `head` is the atomic counter: each transaction moves it
-on from the number that the writer has read. A local secondary index orders the events by `run_seq`.
+One table holds everything of a run under the partition key `engine_run_id`. The sort key of an event is its
+idempotency key, and a conditional put refuses a second event with it. The item `head` is the atomic counter: each
+transaction moves it on from the number that the writer has read. A local secondary index orders the events by
+`run_seq`.
 """
 
 import json
@@ -32,11 +33,11 @@ Item = dict[str, Any]
 def create_table(client: Any, name: str) -> None:
     def key(sort_key: str) -> list[dict[str, str]]:
         return [
-            {"AttributeName": "run_id", "KeyType": "HASH"},
+            {"AttributeName": "engine_run_id", "KeyType": "HASH"},
             {"AttributeName": sort_key, "KeyType": "RANGE"},
         ]
 
-    types = {"run_id": "S", "item": "S", "run_seq": "N"}
+    types = {"engine_run_id": "S", "item": "S", "run_seq": "N"}
     client.create_table(
         TableName=name,
         BillingMode="PAY_PER_REQUEST",
@@ -65,26 +66,26 @@ class DynamoEventStore:
         parts = [events[at : at + EVENTS_PER_TRANSACTION] for at in range(0, len(events), EVENTS_PER_TRANSACTION)]
         return [result for part in parts for result in self._append_part(part)]
 
-    def fetch(self, run_id: str, *, after_seq: int = 0, limit: int = DEFAULT_PAGE_SIZE) -> list[LoggedEvent]:
+    def fetch(self, engine_run_id: str, *, after_seq: int = 0, limit: int = DEFAULT_PAGE_SIZE) -> list[LoggedEvent]:
         if after_seq < 0 or not 1 <= limit <= LARGEST_PAGE:
             raise ValueError(f"after_seq {after_seq} must be 0 or more, limit {limit} from 1 to {LARGEST_PAGE}")
-        return list(islice(self._read_events(run_id, after_seq), limit))
+        return list(islice(self._read_events(engine_run_id, after_seq), limit))
 
-    def get_snapshot(self, run_id: str) -> RunSnapshot | None:
-        item = self._get(run_id, SNAPSHOT)
+    def get_snapshot(self, engine_run_id: str) -> RunSnapshot | None:
+        item = self._get(engine_run_id, SNAPSHOT)
         return _decode_snapshot(json.loads(item["snapshot"]["S"])) if item else None
 
-    def project_snapshot(self, run_id: str) -> RunSnapshot:
-        snapshot, _ = fold_events(RunSnapshot(run_id=run_id), {}, self._read_events(run_id))
+    def project_snapshot(self, engine_run_id: str) -> RunSnapshot:
+        snapshot, _ = fold_events(RunSnapshot(engine_run_id=engine_run_id), {}, self._read_events(engine_run_id))
         if not snapshot.last_event_seq:
-            raise EventsNotFound(run_id, "it has no events")
+            raise EventsNotFound(engine_run_id, "it has no events")
         last_seq = {"N": str(snapshot.last_event_seq)}
         text = json.dumps(asdict(snapshot), default=datetime.isoformat)
         # The condition fails when another process has stored this snapshot or a newer one.
         with suppress(self._client.exceptions.ConditionalCheckFailedException):
             self._client.put_item(
                 TableName=self._table,
-                Item=_item_key(run_id, SNAPSHOT) | {"last_seq": last_seq, "snapshot": {"S": text}},
+                Item=_item_key(engine_run_id, SNAPSHOT) | {"last_seq": last_seq, "snapshot": {"S": text}},
                 ConditionExpression="attribute_not_exists(last_seq) OR last_seq < :new",
                 ExpressionAttributeValues={":new": last_seq},
             )
@@ -105,7 +106,7 @@ class DynamoEventStore:
                 time.sleep(random.uniform(0, 0.01 * 2 ** min(attempt, 6)))
             else:
                 return results
-        raise TimeoutError(f"other writers kept appending to {events[0].run_id}")
+        raise TimeoutError(f"other writers kept appending to {events[0].engine_run_id}")
 
     def _plan(self, events: Sequence[Event], heads: dict[str, Item]) -> tuple[list[Item], list[AppendResult]]:
         """The writes of one transaction, and the results if nothing has changed since the heads were read."""
@@ -113,12 +114,12 @@ class DynamoEventStore:
         writes: list[Item] = []
         results: list[AppendResult] = []
         for event in events:
-            key = event.run_id, event.idempotency_key
+            key = event.engine_run_id, event.idempotency_key
             first = known.get(key)
             if first is None:
-                head = heads[event.run_id]
+                head = heads[event.engine_run_id]
                 now = max(self._clock().isoformat(), head.get("last_at", ""))
-                heads[event.run_id] = head | {"last_seq": head["last_seq"] + 1, "last_at": now}
+                heads[event.engine_run_id] = head | {"last_seq": head["last_seq"] + 1, "last_at": now}
                 logged = LoggedEvent(
                     event=event,
                     run_seq=head["last_seq"] + 1,
@@ -136,13 +137,13 @@ class DynamoEventStore:
 
     def _read_known(self, events: Sequence[Event]) -> dict[tuple[str, str], LoggedEvent]:
         """The stored events with the same keys."""
-        keys = sorted({(event.run_id, KEY_PREFIX + event.idempotency_key) for event in events})
+        keys = sorted({(event.engine_run_id, KEY_PREFIX + event.idempotency_key) for event in events})
         request = {self._table: {"Keys": [_item_key(*key) for key in keys], "ConsistentRead": True}}
         known = {}
         while request:
             answer = self._client.batch_get_item(RequestItems=request)
             for logged in map(_decode_event, answer["Responses"][self._table]):
-                known[logged.event.run_id, logged.idempotency_key] = logged
+                known[logged.event.engine_run_id, logged.idempotency_key] = logged
             request = answer.get("UnprocessedKeys")
         return known
 
@@ -150,14 +151,23 @@ class DynamoEventStore:
         """The heads of the runs. Raises RunClosed for an event of another plan."""
         heads: dict[str, Item] = {}
         for event in events:
-            if event.run_id not in heads:
-                item = self._get(event.run_id, HEAD) or {}
+            if event.engine_run_id not in heads:
+                item = self._get(event.engine_run_id, HEAD) or {}
                 last_seq = int(item["last_seq"]["N"]) if item else 0
-                head = {"run_id": event.run_id, "plan": event.plan_version, "last_seq": last_seq, "seen": last_seq}
-                heads[event.run_id] = head | {name: item[name]["S"] for name in ("plan", "last_at") if name in item}
-            plan = heads[event.run_id]["plan"]
+                head = {
+                    "engine_run_id": event.engine_run_id,
+                    "plan": event.plan_version,
+                    "last_seq": last_seq,
+                    "seen": last_seq,
+                }
+                heads[event.engine_run_id] = head | {
+                    name: item[name]["S"] for name in ("plan", "last_at") if name in item
+                }
+            plan = heads[event.engine_run_id]["plan"]
             if plan != event.plan_version:
-                raise RunClosed(event.run_id, f"the run has plan {plan}, the event has plan {event.plan_version}")
+                raise RunClosed(
+                    event.engine_run_id, f"the run has plan {plan}, the event has plan {event.plan_version}"
+                )
         return heads
 
     def _number(self, events: Sequence[Event]) -> list[Event]:
@@ -165,7 +175,7 @@ class DynamoEventStore:
         numbers: dict[tuple[str, str], dict[str, int]] = {}  # for each run and type, the number of each event id
         numbered = []
         for event in events:
-            key, number = (event.run_id, event.event_type), event.logical_attempt_id
+            key, number = (event.engine_run_id, event.event_type), event.logical_attempt_id
             if number is None:
                 taken = numbers.get(key) or self._read_numbers(*key, events)
                 number = taken.get(event.event_id, max(taken.values(), default=0) + 1)
@@ -173,10 +183,12 @@ class DynamoEventStore:
             numbered.append(event.with_occurrence(number))
         return numbered
 
-    def _read_numbers(self, run_id: str, event_type: str, new: Sequence[Event]) -> dict[str, int]:
+    def _read_numbers(self, engine_run_id: str, event_type: str, new: Sequence[Event]) -> dict[str, int]:
         """The numbers of the stored events of a type, and those that new events bring along."""
-        events = [event for event in new if event.run_id == run_id and event.logical_attempt_id is not None]
-        events += [logged.event for logged in self._read_events(run_id)]
+        events = [
+            event for event in new if event.engine_run_id == engine_run_id and event.logical_attempt_id is not None
+        ]
+        events += [logged.event for logged in self._read_events(engine_run_id)]
         return {each.event_id: each.logical_attempt_id or 1 for each in events if each.event_type == event_type}
 
     def _move_head(self, head: Item) -> Item:
@@ -184,7 +196,7 @@ class DynamoEventStore:
         return {
             "Update": {
                 "TableName": self._table,
-                "Key": _item_key(head["run_id"], HEAD),
+                "Key": _item_key(head["engine_run_id"], HEAD),
                 "UpdateExpression": "SET last_seq = :last, last_at = :at, #plan = :plan",
                 "ConditionExpression": "last_seq = :seen" if head["seen"] else "attribute_not_exists(last_seq)",
                 "ExpressionAttributeNames": {"#plan": "plan"},
@@ -194,34 +206,38 @@ class DynamoEventStore:
 
     def _put_event(self, logged: LoggedEvent) -> Item:
         event = {name: getattr(logged.event, name) for name in FIELDS}
-        item = _item_key(logged.event.run_id, KEY_PREFIX + logged.idempotency_key) | {
+        item = _item_key(logged.event.engine_run_id, KEY_PREFIX + logged.idempotency_key) | {
             "run_seq": {"N": str(logged.run_seq)},
             "persisted_at": {"S": logged.persisted_at.isoformat()},
             "event": {"S": json.dumps(event, ensure_ascii=False)},
         }
         return {
-            "Put": {"TableName": self._table, "Item": item, "ConditionExpression": "attribute_not_exists(run_id)"}
+            "Put": {
+                "TableName": self._table,
+                "Item": item,
+                "ConditionExpression": "attribute_not_exists(engine_run_id)",
+            }
         }
 
-    def _read_events(self, run_id: str, after_seq: int = 0) -> Iterator[LoggedEvent]:
+    def _read_events(self, engine_run_id: str, after_seq: int = 0) -> Iterator[LoggedEvent]:
         query = {
             "TableName": self._table,
             "IndexName": BY_SEQ,
             "ConsistentRead": True,
-            "KeyConditionExpression": "run_id = :run AND run_seq > :after",
-            "ExpressionAttributeValues": {":run": {"S": run_id}, ":after": {"N": str(after_seq)}},
+            "KeyConditionExpression": "engine_run_id = :run AND run_seq > :after",
+            "ExpressionAttributeValues": {":run": {"S": engine_run_id}, ":after": {"N": str(after_seq)}},
         }
         for page in self._client.get_paginator("query").paginate(**query):
             yield from map(_decode_event, page["Items"])
 
-    def _get(self, run_id: str, item: str) -> Item | None:
-        answer = self._client.get_item(TableName=self._table, Key=_item_key(run_id, item), ConsistentRead=True)
+    def _get(self, engine_run_id: str, item: str) -> Item | None:
+        answer = self._client.get_item(TableName=self._table, Key=_item_key(engine_run_id, item), ConsistentRead=True)
         found: Item | None = answer.get("Item")
         return found
 
 
-def _item_key(run_id: str, item: str) -> Item:
-    return {"run_id": {"S": run_id}, "item": {"S": item}}
+def _item_key(engine_run_id: str, item: str) -> Item:
+    return {"engine_run_id": {"S": engine_run_id}, "item": {"S": item}}
 
 
 def _decode_event(item: Item) -> LoggedEvent:

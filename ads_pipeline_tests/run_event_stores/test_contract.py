@@ -24,8 +24,8 @@ class Contract:
 
 RECORDED_VERSION: Final = "1.0"
 REQUIRED: Final = """
-    run_id event_type plan_version emitted_at append(event) append_many(events) fetch(run_id)
-    get_snapshot(run_id) project_snapshot(run_id)
+    engine_run_id event_type plan_version emitted_at append(event) append_many(events) fetch(engine_run_id)
+    get_snapshot(engine_run_id) project_snapshot(engine_run_id)
 """
 OPTIONAL: Final = """
     step_id logical_attempt_id engine_attempt_id event_data event_id adapter_version engine_run_ref
@@ -60,7 +60,7 @@ def read_contract() -> Contract:
         optional=frozenset(optional),
         event_types=frozenset(RUN_TYPES | REPEATABLE | STEP_TYPES),
         key=idempotency_key(
-            run_id="r", step_id=None, logical_attempt_id=1, event_type="RunStarted", plan_version="p"
+            engine_run_id="r", step_id=None, logical_attempt_id=1, event_type="RunStarted", plan_version="p"
         ),
     )
 

@@ -12,7 +12,7 @@ from botocore.config import Config
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import make_server
 
-from ads_pipeline.testing.event_strategies import make_completions, new_run_id
+from ads_pipeline.testing.event_strategies import make_completions, new_engine_run_id
 from ads_pipeline.testing.fetch_checks import check_default_page_has_a_thousand_events
 from ads_pipeline.testing.run_event_stores import CHECKS, Check
 from ads_pipeline_tests.example_counts import TIMES
@@ -59,10 +59,12 @@ def test_dynamodb_store_conforms(check: Check, store: DynamoEventStore) -> None:
 @pytest.mark.invariant("E2", "E4")
 def test_racing_writers_store_each_event_once(store: DynamoEventStore) -> None:
     """Writers that append the same events get the same numbers, and the numbers have no gap."""
-    events = make_completions(new_run_id(), 12)
+    events = make_completions(new_engine_run_id(), 12)
     with ThreadPoolExecutor(WRITERS) as pool:
         results = list(pool.map(lambda event: store.append(event).run_seq, events * WRITERS))
     assert results == results[: len(events)] * WRITERS
     assert (
-        sorted(results[: len(events)]) == [each.run_seq for each in store.fetch(events[0].run_id)] == [*range(1, 13)]
+        sorted(results[: len(events)])
+        == [each.run_seq for each in store.fetch(events[0].engine_run_id)]
+        == [*range(1, 13)]
     )

@@ -156,7 +156,7 @@ class NarrowedRequest:
 class OtherCall:
     """The call of another run that stands in the way: it has not ended, or it was refused."""
 
-    run_id: str
+    engine_run_id: str
     refusal: OperationOutcome | None = None
 
 

@@ -104,13 +104,13 @@ class LeaseHolder:
     The fence grows whenever another run claims the partition.
     """
 
-    run_id: str
+    engine_run_id: str
     fence: int
     claimed_at: datetime
     expires_at: datetime
 
     def __str__(self) -> str:
-        return f"run {self.run_id} holds it, at least until {self.expires_at:%Y-%m-%d %H:%M:%S} UTC"
+        return f"run {self.engine_run_id} holds it, at least until {self.expires_at:%Y-%m-%d %H:%M:%S} UTC"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -107,7 +107,7 @@ class MisplacedPointer:
 class OpenRun:
     """An engine run that has not ended, with the times of its last event and of the end of its lease."""
 
-    run_id: str
+    engine_run_id: str
     last_event_at: datetime
     lease_expires_at: datetime | None
 
@@ -172,14 +172,16 @@ class LedgerInspection(LedgerReader):
     def list_open_runs(self) -> list[OpenRun]:
         """The runs that have not ended, by id. Runs whose snapshot is behind their events are left out."""
         statement = (
-            sa.select(run_head.c.run_id, run_head.c.last_at, leases.c.expires_at)
-            .outerjoin(leases, sa.and_(leases.c.run_id == run_head.c.run_id, leases.c.ended_at.is_(None)))
+            sa.select(run_head.c.engine_run_id, run_head.c.last_at, leases.c.expires_at)
+            .outerjoin(
+                leases, sa.and_(leases.c.engine_run_id == run_head.c.engine_run_id, leases.c.ended_at.is_(None))
+            )
             .where(run_head.c.ended_at.is_(None), run_head.c.retired_at.is_(None))
             .where(run_head.c.projected_seq == run_head.c.last_seq)
-            .order_by(run_head.c.run_id)
+            .order_by(run_head.c.engine_run_id)
         )
         return [
-            OpenRun(run_id=row.run_id, last_event_at=row.last_at, lease_expires_at=row.expires_at)
+            OpenRun(engine_run_id=row.engine_run_id, last_event_at=row.last_at, lease_expires_at=row.expires_at)
             for row in database.fetch(self.engine, statement)
         ]
 

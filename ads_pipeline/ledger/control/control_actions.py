@@ -116,8 +116,8 @@ _READ_FAILED_FETCHES: Final = Statement(
 )
 _READ_PRESENT_EVENTS: Final = Statement(
     "read_present_events",
-    {"run_id": "text", "idempotency_key": "text"},
-    "SELECT idempotency_key FROM given JOIN run_events USING (run_id, idempotency_key)",
+    {"engine_run_id": "text", "idempotency_key": "text"},
+    "SELECT idempotency_key FROM given JOIN run_events USING (engine_run_id, idempotency_key)",
 )
 INSERT_PARKINGS: Final = insert(parkings, skip_present=True)
 
@@ -275,7 +275,7 @@ def _find_present_events(
     origin, event_type = transaction.writer.origin, EVENT_TYPES[action]
     keys = {
         idempotency_key(
-            run_id=origin.run_id,
+            engine_run_id=origin.engine_run_id,
             step_id=str(key),
             logical_attempt_id=number,
             event_type=event_type,
@@ -283,7 +283,7 @@ def _find_present_events(
         ): key
         for key, number in numbers.items()
     }
-    rows = _READ_PRESENT_EVENTS.execute(transaction.connection, ((origin.run_id, each) for each in keys))
+    rows = _READ_PRESENT_EVENTS.execute(transaction.connection, ((origin.engine_run_id, each) for each in keys))
     return {keys[row.idempotency_key] for row in rows}
 
 

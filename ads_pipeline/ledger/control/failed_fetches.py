@@ -54,7 +54,7 @@ class FailedFetches:
         transaction.insert_pending(keys)
         transaction.lock_states(keys)
         rows = READ_FAILED_FETCHES.execute(connection, map(encode_key, keys)).all()
-        known = {(decode_key(row), row.run_id) for row in rows}
+        known = {(decode_key(row), row.attempt_id) for row in rows}
         new = sorted(
             (each for each in failures if (each.key, each.failure_id) not in known), key=lambda each: each.key
         )
@@ -76,12 +76,12 @@ def _describe(failure: FailedFetch, transaction: LedgerTransaction) -> AttemptRe
     """The attempt that failed. The clock of an extractor may be ahead, and no failure is in the future."""
     error = FetchError(
         failed_at=min(failure.failed_at or transaction.now, transaction.now),
-        engine_run_id=transaction.writer.origin.run_id,
+        engine_run_id=transaction.writer.origin.engine_run_id,
         wait_until=failure.wait_until,
         request_id=failure.request_id,
         **_error_fields(failure),
     )
-    return AttemptResult(key=failure.key, run_id=failure.failure_id, outcome=AttemptOutcome.FAILED, error=error)
+    return AttemptResult(key=failure.key, attempt_id=failure.failure_id, outcome=AttemptOutcome.FAILED, error=error)
 
 
 def _error_fields(failure: FailedFetch) -> dict[str, Any]:

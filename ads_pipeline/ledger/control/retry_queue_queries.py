@@ -55,7 +55,7 @@ def _is_unblocked(table: str) -> str:
                 scope = 'source' OR scope = 'customer' AND parkings.name = {table}.customer_id
                 OR scope = 'query' AND parkings.name = {table}.query_name))
         AND NOT EXISTS (
-            SELECT 1 FROM claims JOIN leases ON leases.run_id = claims.run_id
+            SELECT 1 FROM claims JOIN leases ON leases.engine_run_id = claims.engine_run_id
             WHERE (claims.source, claims.customer_id, claims.query_name, claims.logical_date) =
                 ({table}.source, {table}.customer_id, {table}.query_name, {table}.logical_date)
             AND {_IS_LIVE})"""
@@ -141,7 +141,7 @@ _COUNT_CLAIMED: Final = query(
     f"""
     SELECT CASE WHEN logical_date >= :since THEN '{Lane.FRESH}' ELSE '{Lane.BACKFILL}' END AS lane,
         count(*) AS partitions
-    FROM claims JOIN leases ON leases.run_id = claims.run_id
+    FROM claims JOIN leases ON leases.engine_run_id = claims.engine_run_id
     WHERE claims.source = :source AND {_IS_LIVE} GROUP BY lane
     """,
     now=Instant(),

@@ -53,15 +53,15 @@ class RunCompletionLog(EventLog):
     def list_open_runs(self, limit: int = 1_000) -> list[str]:
         """Return the ids of runs whose stored snapshot has not ended, sorted."""
         is_open = run_head.c.ended_at.is_(None), run_head.c.status.is_not(None)
-        statement = sa.select(run_head.c.run_id).where(*is_open)
-        return [row.run_id for row in self._execute(statement.order_by(run_head.c.run_id).limit(limit))]
+        statement = sa.select(run_head.c.engine_run_id).where(*is_open)
+        return [row.engine_run_id for row in self._execute(statement.order_by(run_head.c.engine_run_id).limit(limit))]
 
     def list_expired_runs(self, limit: int = 1_000) -> list[str]:
         """Return the ids of runs whose lease has expired."""
 
         def read(connection: sa.Connection) -> list[str]:
             expired = connection.execute(select_expired_leases(self.now(connection)).limit(limit))
-            return [lease.run_id for lease in expired]
+            return [lease.engine_run_id for lease in expired]
 
         return database.transact(self.engine, read)
 
@@ -71,26 +71,26 @@ class RunCompletionLog(EventLog):
         The snapshots must be current. A command that ends by itself closes its own run.
         """
         closed = database.transact(self.engine, self._list_silent_commands)
-        for run_id in closed:
-            origin = EventOrigin(run_id=run_id, plan_version=PLAN_VERSION, adapter_version=COMMAND)
+        for engine_run_id in closed:
+            origin = EventOrigin(engine_run_id=engine_run_id, plan_version=PLAN_VERSION, adapter_version=COMMAND)
             self.complete_run(origin, RunStatus.FAILED, reason=COMMAND_KILLED)
         return closed
 
     def _list_silent_commands(self, connection: sa.Connection) -> list[str]:
         silent_since = self.now(connection) - COMMAND_SILENCE
-        first = sa.and_(run_events.c.run_id == run_head.c.run_id, run_events.c.run_seq == 1)
+        first = sa.and_(run_events.c.engine_run_id == run_head.c.engine_run_id, run_events.c.run_seq == 1)
         statement = (
-            sa.select(run_head.c.run_id)
+            sa.select(run_head.c.engine_run_id)
             .join(run_events, first)
             .where(
                 run_head.c.ended_at.is_(None),
                 run_head.c.status.is_not(None),
                 run_head.c.last_at < silent_since,
                 run_events.c.adapter_version == COMMAND,
-                ~sa.exists().where(leases.c.run_id == run_head.c.run_id),
+                ~sa.exists().where(leases.c.engine_run_id == run_head.c.engine_run_id),
             )
         )
-        return list(connection.scalars(statement.order_by(run_head.c.run_id)))
+        return list(connection.scalars(statement.order_by(run_head.c.engine_run_id)))
 
     def complete_run(
         self, origin: EventOrigin, status: RunStatus, *, reason: str | None = None
@@ -105,14 +105,16 @@ class RunCompletionLog(EventLog):
         self, connection: sa.Connection, origin: EventOrigin, status: RunStatus, reason: str | None
     ) -> list[PartitionKey]:
         now = self.now(connection)
-        head = connection.execute(sa.select(run_head).where(run_head.c.run_id == origin.run_id)).one_or_none()
+        head = connection.execute(
+            sa.select(run_head).where(run_head.c.engine_run_id == origin.engine_run_id)
+        ).one_or_none()
         if head is not None:  # the run may have started under an earlier release
             origin = replace(origin, plan_version=head.plan_version)
         run_event, step_event, outcome = COMPLETION_EVENTS[status]
         event_data = {"why": reason} if reason else None
         last = origin.make_event(run_event, at=now, event_data=event_data)
         running = self._lock_running_steps(connection, last, now)
-        close_lease(connection, origin.run_id, now)
+        close_lease(connection, origin.engine_run_id, now)
         if running is None:
             return []
         unjudged = self._find_unjudged_runs(connection, running)
@@ -123,7 +125,7 @@ class RunCompletionLog(EventLog):
             events.append(origin.make_event(event_type, at=now, step_id=str(key), event_data=data))
         results = self._append_many(connection, [*events, last])
         left = [key for key, result in zip(running, results, strict=False) if result.persisted and key in unjudged]
-        attempts = [AttemptResult(key=key, run_id=unjudged[key].run_id, outcome=outcome) for key in left]
+        attempts = [AttemptResult(key=key, attempt_id=unjudged[key].run_id, outcome=outcome) for key in left]
         self._statuses.record_attempts(connection, RAW, attempts, now)
         return left
 
@@ -133,13 +135,17 @@ class RunCompletionLog(EventLog):
         Only the events name the rows to lock. So this reads the events again once it holds the locks.
         """
         steps = dict[str, StepStatus]()
-        snapshot = fold_later_events(connection, RunSnapshot(run_id=last.run_id), steps)
+        snapshot = fold_later_events(connection, RunSnapshot(engine_run_id=last.engine_run_id), steps)
         if snapshot.status.is_terminal:
             return None
         locked = _find_running_partitions(steps)
         LOCK_STATES.execute(connection, map(encode_key, locked)).all()
         self._insert_missing_heads(connection, [last], now)
-        connection.execute(sa.select(run_head.c.run_id).where(run_head.c.run_id == last.run_id).with_for_update())
+        connection.execute(
+            sa.select(run_head.c.engine_run_id)
+            .where(run_head.c.engine_run_id == last.engine_run_id)
+            .with_for_update()
+        )
         if fold_later_events(connection, snapshot, steps).status.is_terminal:
             return None
         running = _find_running_partitions(steps)

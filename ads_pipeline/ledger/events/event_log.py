@@ -55,7 +55,7 @@ class EventLog(EventReader):
                 return database.transact(self.engine, lambda connection: self._append_new(connection, events))
         return database.transact(self.engine, lambda connection: self._append_many(connection, events))
 
-    def retire(self, run_id: str, request: ActionRequest | None = None) -> int:
+    def retire(self, engine_run_id: str, request: ActionRequest | None = None) -> int:
         """Delete all events of an ended run and return their number. The head and the snapshot stay.
 
         The request of an operator is logged in the same transaction. The nightly maintenance has none.
@@ -64,16 +64,18 @@ class EventLog(EventReader):
 
         def work(connection: sa.Connection) -> int:
             head = connection.execute(
-                sa.select(run_head).where(run_head.c.run_id == run_id).with_for_update()
+                sa.select(run_head).where(run_head.c.engine_run_id == engine_run_id).with_for_update()
             ).one_or_none()
             if head is None:
-                raise EventsNotFound(run_id, "it has no events")
+                raise EventsNotFound(engine_run_id, "it has no events")
             if head.retired_at is not None:
                 return 0
             if head.projected_seq < head.last_seq or not decode_snapshot(head).status.is_terminal:
-                raise RunOpen(run_id, head.status or "not folded into a snapshot yet")
+                raise RunOpen(engine_run_id, head.status or "not folded into a snapshot yet")
             now = self.now(connection)
-            connection.execute(sa.update(run_head).where(run_head.c.run_id == run_id).values(retired_at=now))
+            connection.execute(
+                sa.update(run_head).where(run_head.c.engine_run_id == engine_run_id).values(retired_at=now)
+            )
             if request is not None:
                 log_request(connection, RETIREMENT, request, changed=0, at=now)
             return int(head.last_seq - head.missing_events)
@@ -85,8 +87,8 @@ class EventLog(EventReader):
         retired = []
         for head in self.list_retirable_runs(moment):
             with suppress(RunOpen):
-                self.retire(head.run_id)
-                retired.append(head.run_id)
+                self.retire(head.engine_run_id)
+                retired.append(head.engine_run_id)
         return retired
 
     def _append_new(self, connection: sa.Connection, events: Sequence[Event]) -> list[AppendResult]:
@@ -122,22 +124,24 @@ class EventLog(EventReader):
         self, connection: sa.Connection, events: Sequence[Event], results: Sequence[AppendResult]
     ) -> None:
         pairs = zip(events, results, strict=True)
-        conflicts = Counter(event.run_id for event, result in pairs if result.payload_conflict)
+        conflicts = Counter(event.engine_run_id for event, result in pairs if result.payload_conflict)
         if conflicts:
-            rows = ({"run_id": run_id, "conflicts": count} for run_id, count in conflicts.items())
+            rows = (
+                {"engine_run_id": engine_run_id, "conflicts": count} for engine_run_id, count in conflicts.items()
+            )
             COUNT_CONFLICTS.execute(connection, rows)
 
     def _insert(
         self, connection: sa.Connection, rows: Iterable[dict[str, Any]], now: datetime | None
     ) -> dict[tuple[str, str], int]:
-        return {(row.run_id, row.idempotency_key): row.run_seq for row in append_rows(connection, rows, now)}
+        return {(row.engine_run_id, row.idempotency_key): row.run_seq for row in append_rows(connection, rows, now)}
 
     def _find_existing(
         self, connection: sa.Connection, events: Sequence[Event], now: datetime
     ) -> Sequence[sa.Row[Any]]:
         """Lock the heads of the runs, and return one row per event with its run's head and the existing event."""
         keys = [
-            {"position": position, "run_id": event.run_id, "idempotency_key": event.idempotency_key}
+            {"position": position, "engine_run_id": event.engine_run_id, "idempotency_key": event.idempotency_key}
             for position, event in enumerate(events)
         ]
         rows = FIND_EXISTING.execute(connection, keys).all()
@@ -149,9 +153,11 @@ class EventLog(EventReader):
         return rows
 
     def _insert_missing_heads(self, connection: sa.Connection, events: Sequence[Event], now: datetime) -> None:
-        plans = {event.run_id: event.plan_version for event in reversed(events)}
+        plans = {event.engine_run_id: event.plan_version for event in reversed(events)}
         appended_at = instant_text(now)
-        rows = ({"run_id": run, "plan_version": plan, "appended_at": appended_at} for run, plan in plans.items())
+        rows = (
+            {"engine_run_id": run, "plan_version": plan, "appended_at": appended_at} for run, plan in plans.items()
+        )
         INSERT_MISSING_HEADS.execute(connection, rows)
 
     def _number_repeatable(self, connection: sa.Connection, events: Sequence[Event], now: datetime) -> list[Event]:
@@ -160,45 +166,55 @@ class EventLog(EventReader):
         if not unnumbered:
             return list(events)
         self._insert_missing_heads(connection, events, now)
-        runs = sorted({event.run_id for event in events})  # every run of the call: locks are taken in one order
-        locked = sa.select(run_head.c.run_id).where(run_head.c.run_id.in_(runs)).order_by(run_head.c.run_id)
+        runs = sorted(
+            {event.engine_run_id for event in events}
+        )  # every run of the call: locks are taken in one order
+        locked = (
+            sa.select(run_head.c.engine_run_id)
+            .where(run_head.c.engine_run_id.in_(runs))
+            .order_by(run_head.c.engine_run_id)
+        )
         connection.execute(locked.with_for_update()).all()
         earlier = connection.execute(
-            sa.select(run_events).where(run_events.c.run_id.in_(runs), run_events.c.event_type.in_(REPEATABLE))
+            sa.select(run_events).where(run_events.c.engine_run_id.in_(runs), run_events.c.event_type.in_(REPEATABLE))
         ).all()
-        number = {(row.run_id, row.event_id): row.logical_attempt_id for row in earlier}
+        number = {(row.engine_run_id, row.event_id): row.logical_attempt_id for row in earlier}
         last = Counter[tuple[str, str]]()
         for row in earlier:
-            last[row.run_id, row.event_type] = max(last[row.run_id, row.event_type], row.logical_attempt_id)
+            last[row.engine_run_id, row.event_type] = max(
+                last[row.engine_run_id, row.event_type], row.logical_attempt_id
+            )
         for event in events:  # numbers that the caller assigned are taken as well
             if event.logical_attempt_id is not None and event.event_type in REPEATABLE:
-                number.setdefault((event.run_id, event.event_id), event.logical_attempt_id)
-                last[event.run_id, event.event_type] = max(
-                    last[event.run_id, event.event_type], event.logical_attempt_id
+                number.setdefault((event.engine_run_id, event.event_id), event.logical_attempt_id)
+                last[event.engine_run_id, event.event_type] = max(
+                    last[event.engine_run_id, event.event_type], event.logical_attempt_id
                 )
         for event in unnumbered:
-            if (event.run_id, event.event_id) not in number:
-                last[event.run_id, event.event_type] += 1
-                number[event.run_id, event.event_id] = last[event.run_id, event.event_type]
+            if (event.engine_run_id, event.event_id) not in number:
+                last[event.engine_run_id, event.event_type] += 1
+                number[event.engine_run_id, event.event_id] = last[event.engine_run_id, event.event_type]
         return [
             event
             if event.logical_attempt_id is not None
-            else event.with_occurrence(number[event.run_id, event.event_id])
+            else event.with_occurrence(number[event.engine_run_id, event.event_id])
             for event in events
         ]
 
 
 def new_origin() -> EventOrigin:
     """Return an origin with a random run id, for a command, which is not a Dagster run and has no lease."""
-    return EventOrigin(run_id=str(uuid.uuid4()), plan_version=PLAN_VERSION, adapter_version=COMMAND)
+    return EventOrigin(engine_run_id=str(uuid.uuid4()), plan_version=PLAN_VERSION, adapter_version=COMMAND)
 
 
 def _check_open(event: Event, row: sa.Row[Any]) -> None:
     if row.retired_at is not None:
-        raise RunClosed(event.run_id, "its events were retired")
+        raise RunClosed(event.engine_run_id, "its events were retired")
     if row.plan_version != event.plan_version:
-        raise RunClosed(event.run_id, f"the run has plan {row.plan_version}, the event has plan {event.plan_version}")
+        raise RunClosed(
+            event.engine_run_id, f"the run has plan {row.plan_version}, the event has plan {event.plan_version}"
+        )
 
 
 def _event_key(event: Event) -> tuple[str, str]:
-    return event.run_id, event.idempotency_key
+    return event.engine_run_id, event.idempotency_key

@@ -28,19 +28,19 @@ LARGEST_PAGE: Final = 10_000
 _EVENTS_PER_PAGE: Final = 5_000
 _IS_FOLDED: Final = run_head.c.status.is_not(None)
 _EVENTS: Final = sa.select(run_events, run_head.c.plan_version).join(
-    run_head, run_head.c.run_id == run_events.c.run_id
+    run_head, run_head.c.engine_run_id == run_events.c.engine_run_id
 )
 _SUMMARIES: Final = sa.select(*(run_events.c[name] for name in EventSummary._fields))
 _STATUS_TYPES: Final = ", ".join(f"'{name}'" for name, status in sorted(STEP_STATUS_AFTER.items()) if status)
 # The type of the last event, up to a `run_seq`, that gave each step of a run a status.
 _READ_STEPS: Final = Statement(
     "step_statuses",
-    {"step_id": "text", "run_id": "text", "run_seq": "bigint"},
+    {"step_id": "text", "engine_run_id": "text", "run_seq": "bigint"},
     f"""
     SELECT step_id, (
         SELECT event_type FROM run_events AS earlier
-        WHERE earlier.step_id = given.step_id AND earlier.run_id = given.run_id AND earlier.run_seq <= given.run_seq
-            AND earlier.event_type IN ({_STATUS_TYPES})
+        WHERE earlier.step_id = given.step_id AND earlier.engine_run_id = given.engine_run_id
+            AND earlier.run_seq <= given.run_seq AND earlier.event_type IN ({_STATUS_TYPES})
         ORDER BY earlier.run_seq DESC LIMIT 1
     ) AS event_type FROM given
     """,
@@ -51,7 +51,7 @@ _READ_STEPS: Final = Statement(
 class RunHead:
     """The head row of a run: its last `run_seq`, and how many duplicates came with another payload."""
 
-    run_id: str
+    engine_run_id: str
     plan_version: str
     last_seq: int
     projected_seq: int
@@ -78,28 +78,30 @@ class EventReader:
         self.engine, self._clock = engine, clock
         self._read_clock = sa.select(database_clock(engine.dialect.name))
 
-    def fetch(self, run_id: str, *, after_seq: int = 0, limit: int = DEFAULT_PAGE_SIZE) -> list[LoggedEvent]:
+    def fetch(self, engine_run_id: str, *, after_seq: int = 0, limit: int = DEFAULT_PAGE_SIZE) -> list[LoggedEvent]:
         """Return the next events of a run after `after_seq`, in order. Raises ValueError for a bad limit."""
         if not 1 <= limit <= LARGEST_PAGE:
             raise ValueError(f"limit must be 1 to {LARGEST_PAGE}, not {limit}")
         if after_seq < 0:
             raise ValueError(f"after_seq must be 0 or more, not {after_seq}")
-        return database.transact(self.engine, lambda connection: fetch_events(connection, run_id, after_seq, limit))
+        return database.transact(
+            self.engine, lambda connection: fetch_events(connection, engine_run_id, after_seq, limit)
+        )
 
-    def get_snapshot(self, run_id: str) -> RunSnapshot | None:
+    def get_snapshot(self, engine_run_id: str) -> RunSnapshot | None:
         """Return the stored snapshot of a run, or None if no event of the run is folded yet."""
-        rows = self._execute(sa.select(run_head).where(run_head.c.run_id == run_id, _IS_FOLDED))
+        rows = self._execute(sa.select(run_head).where(run_head.c.engine_run_id == engine_run_id, _IS_FOLDED))
         return decode_snapshot(rows[0]) if rows else None
 
-    def get_current_snapshot(self, run_id: str) -> RunSnapshot:
+    def get_current_snapshot(self, engine_run_id: str) -> RunSnapshot:
         """Return the stored snapshot with all later events folded in. Nothing is stored.
 
         Raises EventsNotFound for an unknown run.
         """
-        return self.get_current_run(run_id, ())[0]
+        return self.get_current_run(engine_run_id, ())[0]
 
     def get_current_run(
-        self, run_id: str, statuses: Iterable[StepStatus] = tuple(StepStatus)
+        self, engine_run_id: str, statuses: Iterable[StepStatus] = tuple(StepStatus)
     ) -> tuple[RunSnapshot, dict[str, StepStatus]]:
         """Return the current snapshot and the steps with these statuses, by step id, as of one moment.
 
@@ -109,40 +111,42 @@ class EventReader:
 
         def read(connection: sa.Connection) -> tuple[RunSnapshot, dict[str, StepStatus]]:
             database.use_one_snapshot(connection)
-            snapshot, steps = _fold_current(connection, run_id), dict[str, StepStatus]()
+            snapshot, steps = _fold_current(connection, engine_run_id), dict[str, StepStatus]()
             if requested:
-                fold_later_events(connection, RunSnapshot(run_id=run_id), steps)
+                fold_later_events(connection, RunSnapshot(engine_run_id=engine_run_id), steps)
             return snapshot, {step: status for step, status in sorted(steps.items()) if status in requested}
 
         snapshot, steps = database.transact(self.engine, read)
         if not snapshot.last_event_seq:
-            raise EventsNotFound(run_id, "it has no events")
+            raise EventsNotFound(engine_run_id, "it has no events")
         return snapshot, steps
 
-    def get_last_step_events(self, run_id: str, steps: Sequence[str]) -> dict[str, LoggedEvent]:
+    def get_last_step_events(self, engine_run_id: str, steps: Sequence[str]) -> dict[str, LoggedEvent]:
         """Return the last event of each of these steps. Steps without events are left out."""
         latest = (
             sa.select(sa.func.max(run_events.c.run_seq))
-            .where(run_events.c.run_id == run_id, run_events.c.step_id.in_(steps))
+            .where(run_events.c.engine_run_id == engine_run_id, run_events.c.step_id.in_(steps))
             .group_by(run_events.c.step_id)
         )
-        rows = self._execute(_EVENTS.where(run_events.c.run_id == run_id, run_events.c.run_seq.in_(latest)))
+        rows = self._execute(
+            _EVENTS.where(run_events.c.engine_run_id == engine_run_id, run_events.c.run_seq.in_(latest))
+        )
         return {logged.event.step_id: logged for logged in map(decode_event, rows) if logged.event.step_id}
 
     def find_step_events(self, step_id: str, limit: int = 20) -> list[LoggedEvent]:
         """Return the last events of a step in all runs, oldest first."""
-        newest = run_events.c.persisted_at.desc(), run_events.c.run_id.desc(), run_events.c.run_seq.desc()
+        newest = run_events.c.persisted_at.desc(), run_events.c.engine_run_id.desc(), run_events.c.run_seq.desc()
         statement = _EVENTS.where(run_events.c.step_id == step_id).order_by(*newest).limit(limit)
         return list(map(decode_event, self._execute(statement)))[::-1]
 
     def find_runs(self, prefix: str, limit: int = 10) -> list[str]:
         """Return the ids of the runs that start with the prefix, sorted. An exact match comes first."""
         # A range scan of the primary key: "~" sorts after every character that a run id may contain.
-        matches = sa.and_(run_head.c.run_id >= prefix, run_head.c.run_id < prefix + "~")
-        statement = sa.select(run_head.c.run_id).where(matches).order_by(run_head.c.run_id).limit(limit)
-        return [row.run_id for row in self._execute(statement)]
+        matches = sa.and_(run_head.c.engine_run_id >= prefix, run_head.c.engine_run_id < prefix + "~")
+        statement = sa.select(run_head.c.engine_run_id).where(matches).order_by(run_head.c.engine_run_id).limit(limit)
+        return [row.engine_run_id for row in self._execute(statement)]
 
-    def project_snapshot(self, run_id: str) -> RunSnapshot:
+    def project_snapshot(self, engine_run_id: str) -> RunSnapshot:
         """Fold all events of a run, from the first one, into a new snapshot. Nothing is stored.
 
         Raises EventsNotFound for an unknown run and for a retired one.
@@ -150,46 +154,46 @@ class EventReader:
 
         def read(connection: sa.Connection) -> RunSnapshot:
             database.use_one_snapshot(connection)
-            return fold_later_events(connection, RunSnapshot(run_id=run_id), {})
+            return fold_later_events(connection, RunSnapshot(engine_run_id=engine_run_id), {})
 
         snapshot = database.transact(self.engine, read)
         if not snapshot.last_event_seq:
-            head = self.get_head(run_id)
+            head = self.get_head(engine_run_id)
             raise EventsNotFound(
-                run_id, "its events were retired" if head and head.retired_at else "it has no events"
+                engine_run_id, "its events were retired" if head and head.retired_at else "it has no events"
             )
         return snapshot
 
-    def get_head(self, run_id: str) -> RunHead | None:
+    def get_head(self, engine_run_id: str) -> RunHead | None:
         """Return the head of a run, or None for an unknown run."""
-        rows = self._execute(sa.select(run_head).where(run_head.c.run_id == run_id))
+        rows = self._execute(sa.select(run_head).where(run_head.c.engine_run_id == engine_run_id))
         return _decode_head(rows[0]) if rows else None
 
     def list_newest_runs(self, limit: int = 20) -> list[tuple[RunHead, RunSnapshot | None]]:
         """Return the newest runs with their stored snapshots, newest first."""
-        newest = run_head.c.opened_at.desc(), run_head.c.run_id
+        newest = run_head.c.opened_at.desc(), run_head.c.engine_run_id
         rows = self._execute(sa.select(run_head).order_by(*newest).limit(limit))
         return [(_decode_head(row), decode_snapshot(row) if row.status else None) for row in rows]
 
     def list_lagging_runs(self, limit: int = 100, *, after: str = "") -> list[str]:
         """Return the ids of runs with unfolded events, sorted, after the id `after`."""
         lagging = run_head.c.last_seq > run_head.c.projected_seq
-        statement = sa.select(run_head.c.run_id).where(lagging, run_head.c.run_id > after)
-        return [row.run_id for row in self._execute(statement.order_by(run_head.c.run_id).limit(limit))]
+        statement = sa.select(run_head.c.engine_run_id).where(lagging, run_head.c.engine_run_id > after)
+        return [row.engine_run_id for row in self._execute(statement.order_by(run_head.c.engine_run_id).limit(limit))]
 
     def list_changed_runs(self, since: datetime) -> list[str]:
         """Return the ids of the runs with an event at or after `since`, sorted."""
-        statement = sa.select(run_head.c.run_id).where(run_head.c.last_at >= sa.literal(since, Instant()))
-        return [row.run_id for row in self._execute(statement.order_by(run_head.c.run_id))]
+        statement = sa.select(run_head.c.engine_run_id).where(run_head.c.last_at >= sa.literal(since, Instant()))
+        return [row.engine_run_id for row in self._execute(statement.order_by(run_head.c.engine_run_id))]
 
-    def list_changed_partitions(self, run_ids: Collection[str], since: datetime) -> list[PartitionKey]:
+    def list_changed_partitions(self, engine_run_ids: Collection[str], since: datetime) -> list[PartitionKey]:
         """Return the partitions that these runs changed at or after `since`, by the ledger's own events, sorted."""
         changes = (
-            run_events.c.run_id.in_(run_ids),
+            run_events.c.engine_run_id.in_(engine_run_ids),
             run_events.c.persisted_at >= sa.literal(since, Instant()),
             run_events.c.event_type.in_(sorted(LEDGER_TYPES)),
         )
-        rows = self._execute(sa.select(run_events.c.step_id).where(*changes).distinct()) if run_ids else ()
+        rows = self._execute(sa.select(run_events.c.step_id).where(*changes).distinct()) if engine_run_ids else ()
         return sorted(parse_key(row.step_id) for row in rows)
 
     def count_changes(self, since: datetime, until: datetime | None = None) -> int:
@@ -202,7 +206,7 @@ class EventReader:
         ]
         if until is not None:
             changes.append(run_events.c.persisted_at < sa.literal(until, Instant()))
-        joined = run_events.join(run_head, run_head.c.run_id == run_events.c.run_id)
+        joined = run_events.join(run_head, run_head.c.engine_run_id == run_events.c.engine_run_id)
         return int(self._execute(sa.select(sa.func.count()).select_from(joined).where(*changes))[0][0])
 
     def list_retirable_runs(self, moment: datetime) -> list[RunHead]:
@@ -214,7 +218,7 @@ class EventReader:
                 run_head.c.retired_at.is_(None),
                 run_head.c.projected_seq == run_head.c.last_seq,
             )
-            .order_by(run_head.c.run_id)
+            .order_by(run_head.c.engine_run_id)
         )
         return list(map(_decode_head, rows))
 
@@ -229,7 +233,10 @@ class EventReader:
         """Return the age of the oldest unfolded event, or zero if every event is folded."""
         oldest = (
             sa.select(run_events.c.persisted_at)
-            .where(run_events.c.run_id == run_head.c.run_id, run_events.c.run_seq > run_head.c.projected_seq)
+            .where(
+                run_events.c.engine_run_id == run_head.c.engine_run_id,
+                run_events.c.run_seq > run_head.c.projected_seq,
+            )
             .order_by(run_events.c.run_seq)
             .limit(1)
             .scalar_subquery()
@@ -252,32 +259,32 @@ class EventReader:
         return database.transact(self.engine, lambda connection: connection.execute(statement).all())
 
 
-def fetch_events(connection: sa.Connection, run_id: str, after_seq: int, limit: int) -> list[LoggedEvent]:
-    later = run_events.c.run_id == run_id, run_events.c.run_seq > after_seq
+def fetch_events(connection: sa.Connection, engine_run_id: str, after_seq: int, limit: int) -> list[LoggedEvent]:
+    later = run_events.c.engine_run_id == engine_run_id, run_events.c.run_seq > after_seq
     rows = connection.execute(_EVENTS.where(*later).order_by(run_events.c.run_seq).limit(limit))
     return list(map(decode_event, rows))
 
 
-def fetch_summaries(connection: sa.Connection, run_id: str, after_seq: int, limit: int) -> list[EventSummary]:
+def fetch_summaries(connection: sa.Connection, engine_run_id: str, after_seq: int, limit: int) -> list[EventSummary]:
     """Return what a fold needs of the next events of a run."""
-    later = run_events.c.run_id == run_id, run_events.c.run_seq > after_seq
+    later = run_events.c.engine_run_id == engine_run_id, run_events.c.run_seq > after_seq
     rows = connection.execute(_SUMMARIES.where(*later).order_by(run_events.c.run_seq).limit(limit))
     return [EventSummary._make(row) for row in rows]
 
 
 def fold_later_events(connection: sa.Connection, snapshot: RunSnapshot, steps: dict[str, StepStatus]) -> RunSnapshot:
     """Return the snapshot with all later events folded in. Updates `steps`, which holds all steps of the run."""
-    while events := fetch_summaries(connection, snapshot.run_id, snapshot.last_event_seq, _EVENTS_PER_PAGE):
+    while events := fetch_summaries(connection, snapshot.engine_run_id, snapshot.last_event_seq, _EVENTS_PER_PAGE):
         snapshot, changed = fold_events(snapshot, steps, events)
         steps |= changed
     return snapshot
 
 
-def _fold_current(connection: sa.Connection, run_id: str) -> RunSnapshot:
+def _fold_current(connection: sa.Connection, engine_run_id: str) -> RunSnapshot:
     """Return the stored snapshot with all later events folded in."""
-    row = connection.execute(sa.select(run_head).where(run_head.c.run_id == run_id)).one_or_none()
-    snapshot = RunSnapshot(run_id=run_id) if row is None else decode_snapshot(row)
-    while events := fetch_summaries(connection, run_id, snapshot.last_event_seq, _EVENTS_PER_PAGE):
+    row = connection.execute(sa.select(run_head).where(run_head.c.engine_run_id == engine_run_id)).one_or_none()
+    snapshot = RunSnapshot(engine_run_id=engine_run_id) if row is None else decode_snapshot(row)
+    while events := fetch_summaries(connection, engine_run_id, snapshot.last_event_seq, _EVENTS_PER_PAGE):
         snapshot, _changed = fold_events(snapshot, read_steps(connection, snapshot, events), events)
     return snapshot
 
@@ -292,7 +299,7 @@ def read_steps(
     if not snapshot.last_event_seq or snapshot.status.is_terminal:
         return {}
     step_ids = dict.fromkeys(event.step_id for event in events if event.step_id)
-    given = ((step_id, snapshot.run_id, snapshot.last_event_seq) for step_id in step_ids)
+    given = ((step_id, snapshot.engine_run_id, snapshot.last_event_seq) for step_id in step_ids)
     rows = _READ_STEPS.execute(connection, given)
     return {row.step_id: status for row in rows if (status := STEP_STATUS_AFTER.get(row.event_type))}
 

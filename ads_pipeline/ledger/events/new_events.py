@@ -51,13 +51,13 @@ def read_events_after(
     with database.open_snapshot(engine) as connection:
         heads = connection.execute(sa.select(run_head).where(recent)).all()
         for head in heads:
-            if not event_types or head.last_seq <= (seen := position.last_seqs.get(head.run_id, 0)):
+            if not event_types or head.last_seq <= (seen := position.last_seqs.get(head.engine_run_id, 0)):
                 continue
             of_run = sa.select(run_events, run_head.c.plan_version).join(
-                run_head, run_head.c.run_id == run_events.c.run_id
+                run_head, run_head.c.engine_run_id == run_events.c.engine_run_id
             )
             of_run = of_run.where(
-                run_events.c.run_id == head.run_id,
+                run_events.c.engine_run_id == head.engine_run_id,
                 run_events.c.run_seq > seen,
                 run_events.c.event_type.in_(sorted(event_types)),
             )
@@ -66,6 +66,6 @@ def read_events_after(
             found += [decode_event(row) for row in connection.execute(of_run.order_by(run_events.c.run_seq))]
     newest_at = max((head.last_at for head in heads), default=position.newest_at)
     return (
-        sorted(found, key=lambda each: (each.persisted_at, each.event.run_id, each.run_seq)),
-        LogPosition(newest_at=newest_at, last_seqs={head.run_id: head.last_seq for head in heads}),
+        sorted(found, key=lambda each: (each.persisted_at, each.event.engine_run_id, each.run_seq)),
+        LogPosition(newest_at=newest_at, last_seqs={head.engine_run_id: head.last_seq for head in heads}),
     )

@@ -56,36 +56,38 @@ class Follower:
                 on_alarm(alarm, lag)
         folded, last = 0, ""
         while runs := self._log.list_lagging_runs(after=last):
-            for run_id in runs:
-                folded += self.catch_up_run(run_id, resync=LagLevel.RESYNC in alarms)
+            for engine_run_id in runs:
+                folded += self.catch_up_run(engine_run_id, resync=LagLevel.RESYNC in alarms)
             last = runs[-1]
         return folded
 
-    def catch_up_run(self, run_id: str, *, resync: bool = False) -> int:
+    def catch_up_run(self, engine_run_id: str, *, resync: bool = False) -> int:
         """Fold the events that the run has now. Later events wait, or a busy run would block all other runs."""
-        batch = self.fold_next_events(run_id, resync=resync)
+        batch = self.fold_next_events(engine_run_id, resync=resync)
         folded, appended_seq = batch.folded, batch.appended_seq
         while batch.last_seq < appended_seq:
-            batch = self.fold_next_events(run_id, resync=resync)
+            batch = self.fold_next_events(engine_run_id, resync=resync)
             folded += batch.folded
         return folded
 
-    def fold_next_events(self, run_id: str, *, resync: bool = False) -> FoldedBatch:
+    def fold_next_events(self, engine_run_id: str, *, resync: bool = False) -> FoldedBatch:
         """Fold the next events of a run into its stored snapshot, in one transaction.
 
         The fold stops at a gap in `run_seq` and marks the snapshot as stale. A resync, or a fold of a stale snapshot,
         locks the run first. Under the lock no event can be in flight, so missing events are lost and it skips them.
         """
-        return database.transact(self._engine, lambda connection: self._fold(connection, run_id, resync=resync))
+        return database.transact(
+            self._engine, lambda connection: self._fold(connection, engine_run_id, resync=resync)
+        )
 
-    def _fold(self, connection: sa.Connection, run_id: str, *, resync: bool) -> FoldedBatch:
-        head = _read_head(connection, run_id, lock=resync)
+    def _fold(self, connection: sa.Connection, engine_run_id: str, *, resync: bool) -> FoldedBatch:
+        head = _read_head(connection, engine_run_id, lock=resync)
         if head is not None and head.stale_since is not None and not resync:
-            resync, head = True, _read_head(connection, run_id, lock=True)
+            resync, head = True, _read_head(connection, engine_run_id, lock=True)
         if head is None:
             return FoldedBatch(folded=0, last_seq=0, appended_seq=0)
         before, appended_seq = decode_snapshot(head), head.last_seq
-        events = fetch_summaries(connection, run_id, before.last_event_seq, EVENTS_PER_TRANSACTION)
+        events = fetch_summaries(connection, engine_run_id, before.last_event_seq, EVENTS_PER_TRANSACTION)
         foldable = events if resync else contiguous_prefix(before.last_event_seq, events)
         after, _changed = fold_events(before, read_steps(connection, before, foldable), foldable)
         if resync:
@@ -103,21 +105,21 @@ class Follower:
         return FoldedBatch(folded=len(foldable), last_seq=after.last_event_seq, appended_seq=appended_seq)
 
 
-def _read_head(connection: sa.Connection, run_id: str, *, lock: bool) -> sa.Row[Any] | None:
-    statement = sa.select(run_head).where(run_head.c.run_id == run_id)
+def _read_head(connection: sa.Connection, engine_run_id: str, *, lock: bool) -> sa.Row[Any] | None:
+    statement = sa.select(run_head).where(run_head.c.engine_run_id == engine_run_id)
     return connection.execute(statement.with_for_update() if lock else statement).one_or_none()
 
 
 def _store(connection: sa.Connection, before: RunSnapshot, values: Mapping[str, Any]) -> bool:
     """Replace a snapshot, unless another follower has replaced it. No lock is held while events are folded."""
-    is_same = run_head.c.run_id == before.run_id, run_head.c.projected_seq == before.last_event_seq
+    is_same = run_head.c.engine_run_id == before.engine_run_id, run_head.c.projected_seq == before.last_event_seq
     return bool(connection.execute(sa.update(run_head).where(*is_same).values(values)).rowcount)
 
 
-def fold_run(log: EventLog, run_id: str) -> None:
+def fold_run(log: EventLog, engine_run_id: str) -> None:
     """Fold the events that the run has now. During an outage, or without the right to store snapshots, do nothing."""
     with suppress(LedgerUnavailable, LedgerRefused):
-        Follower(log).catch_up_run(run_id)
+        Follower(log).catch_up_run(engine_run_id)
 
 
 @contextmanager
@@ -133,6 +135,6 @@ def completing_run(log: EventLog, origin: EventOrigin) -> Iterator[None]:
     finally:
         # An outage must not hide the block's own exception. The run then stays open.
         with suppress(LedgerUnavailable):
-            if log.get_head(origin.run_id) is not None:
+            if log.get_head(origin.engine_run_id) is not None:
                 log.append(origin.make_event(event_type, at=datetime.now(UTC)))
-                fold_run(log, origin.run_id)
+                fold_run(log, origin.engine_run_id)

@@ -32,10 +32,10 @@ _SET_LOOKBACKS: Final = Statement(
     """,
 )
 _COUNT_DISCOVERIES: Final = query(
-    "SELECT count(*) FROM run_events WHERE run_id = :run_id AND event_type = 'AccountsDiscovered'"
+    "SELECT count(*) FROM run_events WHERE engine_run_id = :engine_run_id AND event_type = 'AccountsDiscovered'"
 )
 _COUNT_FAILURES: Final = query(
-    "SELECT count(*) FROM run_events WHERE run_id = :run_id AND event_type = 'DiscoveryFailed'"
+    "SELECT count(*) FROM run_events WHERE engine_run_id = :engine_run_id AND event_type = 'DiscoveryFailed'"
 )
 _READ_LAST_DISCOVERY: Final = query(
     "SELECT max(seen_at) AS seen_at FROM accounts WHERE source = :source AND status <> 'REFUSED'"
@@ -133,8 +133,8 @@ class Accounts(AccountReader):
         """Record that a discovery has read no account. The event DiscoveryFailed says whether it is the first."""
 
         def write(transaction: LedgerTransaction) -> None:
-            connection, run_id = transaction.connection, transaction.writer.origin.run_id
-            earlier = connection.execute(_COUNT_FAILURES, {"run_id": run_id}).scalar_one()
+            connection, engine_run_id = transaction.connection, transaction.writer.origin.engine_run_id
+            earlier = connection.execute(_COUNT_FAILURES, {"engine_run_id": engine_run_id}).scalar_one()
             is_first = _read_failures(connection, source) is None
             data = {"source": source, "why": printable(why), "is_first": is_first}
             transaction.emit(DISCOVERY_FAILED, None, earlier + 1, data)
@@ -206,7 +206,9 @@ def _record(
         released=released,
     )
     counts = {field.name: len(getattr(result, field.name)) for field in fields(result)}
-    earlier = connection.execute(_COUNT_DISCOVERIES, {"run_id": transaction.writer.origin.run_id}).scalar_one()
+    earlier = connection.execute(
+        _COUNT_DISCOVERIES, {"engine_run_id": transaction.writer.origin.engine_run_id}
+    ).scalar_one()
     transaction.emit("AccountsDiscovered", None, earlier + 1, {"found": len(seen)} | counts)
     return result
 

@@ -127,14 +127,14 @@ _FIND_OTHER_CALL: Final = Statement(
         AND reserved.at >= shared_at AND reserved.engine_run_id <> given.engine_run_id
     LEFT JOIN api_operations AS finished ON finished.source = reserved.source
         AND finished.operation_no = reserved.operation_no AND finished.entry = 'finished'
-    LEFT JOIN leases ON leases.run_id = reserved.engine_run_id
+    LEFT JOIN leases ON leases.engine_run_id = reserved.engine_run_id
     WHERE finished.outcome IS NOT NULL OR (leases.ended_at IS NULL AND leases.expires_at > given.now)
     ORDER BY reserved.operation_no DESC LIMIT 1
     """,
     flags=("is_live", "is_new"),
 )
 _FIND_EVENT: Final = query(
-    "SELECT count(*) FROM run_events WHERE run_id = :run_id AND idempotency_key = :idempotency_key"
+    "SELECT count(*) FROM run_events WHERE engine_run_id = :engine_run_id AND idempotency_key = :idempotency_key"
 )
 _READ_OPERATION_TIME: Final = query(
     "SELECT at FROM api_operations WHERE source = :source AND operation_no = :number AND entry = 'reserved'"
@@ -296,11 +296,11 @@ def _find_other_call(
     if row is None:
         return None
     if row.outcome is None:
-        return OtherCall(run_id=row.engine_run_id)
+        return OtherCall(engine_run_id=row.engine_run_id)
     if row.outcome not in shared.final or not (row.is_live or row.is_new):
         return None
     refusal = OperationOutcome(outcome=row.outcome, error_message=row.error_message, request_id=row.request_id)
-    return OtherCall(run_id=row.engine_run_id, refusal=refusal)
+    return OtherCall(engine_run_id=row.engine_run_id, refusal=refusal)
 
 
 def _hold(transaction: LedgerTransaction, hold: Hold) -> None:
@@ -319,13 +319,13 @@ def _emit_waiting(
     """Emit QuotaWaiting when the run has to wait for the first time. The lock of the source serializes its steps."""
     origin = transaction.writer.origin
     key = idempotency_key(
-        run_id=origin.run_id,
+        engine_run_id=origin.engine_run_id,
         step_id=None,
         logical_attempt_id=1,
         event_type=QUOTA_WAITING,
         plan_version=origin.plan_version,
     )
-    if transaction.connection.scalar(_FIND_EVENT, {"run_id": origin.run_id, "idempotency_key": key}):
+    if transaction.connection.scalar(_FIND_EVENT, {"engine_run_id": origin.engine_run_id, "idempotency_key": key}):
         return
     data = {
         "until": instant_text(until),
@@ -380,7 +380,7 @@ def _describe(transaction: LedgerTransaction, operation: Operation) -> dict[str,
     """The columns of an operation that do not depend on when it is granted."""
     return {
         "source": operation.source,
-        "engine_run_id": transaction.writer.origin.run_id,
+        "engine_run_id": transaction.writer.origin.engine_run_id,
         "kind": str(operation.kind),
         "lane": str(operation.lane),
         "customer_id": operation.customer_id,

@@ -414,7 +414,7 @@ CREATE TABLE control_action_partitions (
 
 -- One for each engine run, extended by its heartbeats. The claims of the run are valid while its lease is.
 CREATE TABLE leases (
-    run_id TEXT COLLATE "C" NOT NULL PRIMARY KEY CHECK (length(run_id) BETWEEN 1 AND 96),
+    engine_run_id TEXT COLLATE "C" NOT NULL PRIMARY KEY CHECK (length(engine_run_id) BETWEEN 1 AND 96),
     opened_at TIMESTAMPTZ NOT NULL,
     heartbeat_at TIMESTAMPTZ NOT NULL,
     expires_at TIMESTAMPTZ NOT NULL,
@@ -427,7 +427,7 @@ CREATE TABLE claims (
     customer_id TEXT COLLATE "C" NOT NULL,
     query_name TEXT COLLATE "C" NOT NULL,
     logical_date DATE NOT NULL,
-    run_id TEXT COLLATE "C" NOT NULL REFERENCES leases (run_id),
+    engine_run_id TEXT COLLATE "C" NOT NULL REFERENCES leases (engine_run_id),
     fence BIGINT NOT NULL CHECK (fence >= 1),
     claimed_at TIMESTAMPTZ NOT NULL,
     PRIMARY KEY (source, customer_id, query_name, logical_date)
@@ -481,7 +481,7 @@ WHERE action IN ('acknowledge', 'mark_terminal');
 CREATE INDEX control_action_partitions_by_key ON control_action_partitions
 (source, customer_id, query_name, logical_date);
 CREATE INDEX leases_open ON leases (expires_at) WHERE ended_at IS NULL;
-CREATE INDEX claims_by_run ON claims (run_id);
+CREATE INDEX claims_by_run ON claims (engine_run_id);
 CREATE INDEX requests_by_time ON requests (source, requested_at);
 CREATE INDEX retry_schedule_due ON retry_schedule (source, due_at) WHERE due_at IS NOT NULL;
 
@@ -492,18 +492,18 @@ CREATE TRIGGER control_action_partitions_no_update_delete BEFORE UPDATE OR DELET
 CREATE TRIGGER leases_no_delete BEFORE DELETE OR TRUNCATE ON leases EXECUTE FUNCTION refuse_write();
 
 CREATE TRIGGER leases_invalid_update BEFORE UPDATE ON leases
-FOR EACH ROW WHEN ( NEW.run_id <> OLD.run_id OR NEW.opened_at <> OLD.opened_at
+FOR EACH ROW WHEN ( NEW.engine_run_id <> OLD.engine_run_id OR NEW.opened_at <> OLD.opened_at
     OR NEW.expires_at < OLD.expires_at OR OLD.ended_at IS NOT NULL ) EXECUTE FUNCTION refuse_write();
 CREATE TRIGGER claims_no_delete BEFORE DELETE OR TRUNCATE ON claims EXECUTE FUNCTION refuse_write();
 
 CREATE TRIGGER claims_invalid_update BEFORE UPDATE ON claims
-FOR EACH ROW WHEN (NEW.fence < OLD.fence OR NEW.fence = OLD.fence AND NEW.run_id <> OLD.run_id)
+FOR EACH ROW WHEN (NEW.fence < OLD.fence OR NEW.fence = OLD.fence AND NEW.engine_run_id <> OLD.engine_run_id)
 EXECUTE FUNCTION refuse_write();
 
 -- The newest event of each run, and its snapshot, folded from the events up to projected_seq. The row is locked to
 -- append events in order. Until the first fold there is no status.
 CREATE TABLE run_head (
-    run_id TEXT COLLATE "C" NOT NULL PRIMARY KEY CHECK (length(run_id) BETWEEN 1 AND 96),
+    engine_run_id TEXT COLLATE "C" NOT NULL PRIMARY KEY CHECK (length(engine_run_id) BETWEEN 1 AND 96),
     plan_version TEXT COLLATE "C" NOT NULL CHECK (length(plan_version) BETWEEN 1 AND 96),
     last_seq BIGINT NOT NULL CHECK (last_seq >= 0),
     last_at TIMESTAMPTZ NOT NULL,
@@ -523,7 +523,7 @@ CREATE TABLE run_head (
 
 -- The events of runs. Nothing changes or deletes one, unless its whole run is retired.
 CREATE TABLE run_events (
-    run_id TEXT COLLATE "C" NOT NULL,
+    engine_run_id TEXT COLLATE "C" NOT NULL,
     run_seq BIGINT NOT NULL CHECK (run_seq >= 1),
     event_id TEXT COLLATE "C" NOT NULL CHECK (length(event_id) = 36),
     event_type TEXT COLLATE "C" NOT NULL CHECK (length(event_type) BETWEEN 1 AND 64),
@@ -538,19 +538,19 @@ CREATE TABLE run_events (
     adapter_version TEXT COLLATE "C",
     caused_by_signal_id TEXT COLLATE "C",
     parent_event_id TEXT COLLATE "C",
-    PRIMARY KEY (run_id, run_seq),
-    CONSTRAINT run_events_idempotency_key_unique UNIQUE (run_id, idempotency_key)
+    PRIMARY KEY (engine_run_id, run_seq),
+    CONSTRAINT run_events_idempotency_key_unique UNIQUE (engine_run_id, idempotency_key)
 );
-CREATE INDEX run_head_unprojected ON run_head (run_id) WHERE last_seq > projected_seq;
+CREATE INDEX run_head_unprojected ON run_head (engine_run_id) WHERE last_seq > projected_seq;
 CREATE INDEX run_head_by_time ON run_head (opened_at);
-CREATE INDEX run_head_open ON run_head (run_id) WHERE ended_at IS NULL;
-CREATE INDEX run_events_by_step ON run_events (step_id, run_id, run_seq) WHERE step_id IS NOT NULL;
+CREATE INDEX run_head_open ON run_head (engine_run_id) WHERE ended_at IS NULL;
+CREATE INDEX run_events_by_step ON run_events (step_id, engine_run_id, run_seq) WHERE step_id IS NOT NULL;
 CREATE INDEX run_events_discovery_failed ON run_events (persisted_at) WHERE event_type = 'DiscoveryFailed';
 
 CREATE TRIGGER run_head_no_delete BEFORE DELETE OR TRUNCATE ON run_head EXECUTE FUNCTION refuse_write();
 
 CREATE TRIGGER run_head_invalid_update BEFORE UPDATE ON run_head
-FOR EACH ROW WHEN ( NEW.run_id <> OLD.run_id OR NEW.plan_version <> OLD.plan_version
+FOR EACH ROW WHEN ( NEW.engine_run_id <> OLD.engine_run_id OR NEW.plan_version <> OLD.plan_version
     OR NEW.opened_at <> OLD.opened_at OR NEW.last_seq < OLD.last_seq OR NEW.last_at < OLD.last_at
     OR NEW.projected_seq < OLD.projected_seq OR OLD.retired_at IS NOT NULL AND (NEW.last_seq <> OLD.last_seq
     OR NEW.retired_at IS DISTINCT FROM OLD.retired_at) ) EXECUTE FUNCTION refuse_write();
@@ -558,7 +558,7 @@ CREATE TRIGGER run_events_no_update BEFORE UPDATE OR TRUNCATE ON run_events EXEC
 
 CREATE FUNCTION refuse_unless_retired() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    IF NOT EXISTS (SELECT 1 FROM run_head WHERE run_head.run_id = OLD.run_id AND run_head.retired_at IS NOT NULL) THEN
+    IF NOT EXISTS (SELECT 1 FROM run_head WHERE run_head.engine_run_id = OLD.engine_run_id AND run_head.retired_at IS NOT NULL) THEN
         RAISE EXCEPTION '%: % is refused', TG_TABLE_NAME, TG_OP USING ERRCODE = 'check_violation';
     END IF;
     RETURN OLD;
@@ -567,7 +567,7 @@ $$;
 
 CREATE FUNCTION delete_run_events() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    DELETE FROM run_events WHERE run_id = NEW.run_id;
+    DELETE FROM run_events WHERE engine_run_id = NEW.engine_run_id;
     RETURN NULL;
 END
 $$;
@@ -608,8 +608,8 @@ CREATE TABLE partition_status (
 ) WITH (fillfactor = 50);
 
 -- Attempts that ended without a verdict: loads, runs that ended before it, and fetches that produced no run. A failed
--- fetch has an error_class, and its run_id is the id of the failure. partition_status is folded from these and from
--- attempts.
+-- fetch has an error_class. The attempt_id is the raw run, or the id of a failed fetch, which has no run.
+-- partition_status is folded from these and from attempts.
 CREATE TABLE finished_attempts (
     asset TEXT COLLATE "C" NOT NULL CHECK (asset IN ('raw', 'warehouse')),
     source TEXT COLLATE "C" NOT NULL,
@@ -617,7 +617,7 @@ CREATE TABLE finished_attempts (
     query_name TEXT COLLATE "C" NOT NULL,
     logical_date DATE NOT NULL,
     finished_at TIMESTAMPTZ NOT NULL,
-    run_id TEXT COLLATE "C" NOT NULL CHECK (length(run_id) BETWEEN 1 AND 96),
+    attempt_id TEXT COLLATE "C" NOT NULL CHECK (length(attempt_id) BETWEEN 1 AND 96),
     outcome TEXT COLLATE "C" NOT NULL CHECK (outcome IN ('SUCCEEDED', 'FAILED', 'CANCELLED')),
     code_version TEXT COLLATE "C",
     failed_at TIMESTAMPTZ,
@@ -626,7 +626,7 @@ CREATE TABLE finished_attempts (
     error_message TEXT COLLATE "C" CHECK (length(error_message) BETWEEN 1 AND 2000),
     wait_until TIMESTAMPTZ,
     request_id TEXT COLLATE "C" CHECK (length(request_id) BETWEEN 1 AND 200),
-    PRIMARY KEY (asset, source, customer_id, query_name, logical_date, finished_at, run_id),
+    PRIMARY KEY (asset, source, customer_id, query_name, logical_date, finished_at, attempt_id),
     CONSTRAINT code_version_needs_success CHECK (code_version IS NULL OR outcome = 'SUCCEEDED'),
     CONSTRAINT failed_fetch_complete CHECK (
         (error_class IS NULL) = (failed_at IS NULL) AND (error_class IS NULL) = (engine_run_id IS NULL)

@@ -434,7 +434,7 @@ CREATE TABLE control_action_partitions (
 
 -- One for each engine run, extended by its heartbeats. The claims of the run are valid while its lease is.
 CREATE TABLE leases (
-    run_id TEXT NOT NULL PRIMARY KEY CHECK (length(run_id) BETWEEN 1 AND 96),
+    engine_run_id TEXT NOT NULL PRIMARY KEY CHECK (length(engine_run_id) BETWEEN 1 AND 96),
     opened_at TEXT NOT NULL CHECK (opened_at LIKE '____-__-__T__:__:__.______Z'),
     heartbeat_at TEXT NOT NULL CHECK (heartbeat_at LIKE '____-__-__T__:__:__.______Z'),
     expires_at TEXT NOT NULL CHECK (expires_at LIKE '____-__-__T__:__:__.______Z'),
@@ -447,7 +447,7 @@ CREATE TABLE claims (
     customer_id TEXT NOT NULL,
     query_name TEXT NOT NULL,
     logical_date TEXT NOT NULL,
-    run_id TEXT NOT NULL REFERENCES leases (run_id),
+    engine_run_id TEXT NOT NULL REFERENCES leases (engine_run_id),
     fence INTEGER NOT NULL CHECK (fence >= 1),
     claimed_at TEXT NOT NULL CHECK (claimed_at LIKE '____-__-__T__:__:__.______Z'),
     PRIMARY KEY (source, customer_id, query_name, logical_date),
@@ -504,7 +504,7 @@ WHERE action IN ('acknowledge', 'mark_terminal');
 CREATE INDEX control_action_partitions_by_key ON control_action_partitions
 (source, customer_id, query_name, logical_date);
 CREATE INDEX leases_open ON leases (expires_at) WHERE ended_at IS NULL;
-CREATE INDEX claims_by_run ON claims (run_id);
+CREATE INDEX claims_by_run ON claims (engine_run_id);
 CREATE INDEX requests_by_time ON requests (source, requested_at);
 CREATE INDEX retry_schedule_due ON retry_schedule (source, due_at) WHERE due_at IS NOT NULL;
 
@@ -534,7 +534,7 @@ BEGIN
 END;
 
 CREATE TRIGGER leases_invalid_update BEFORE UPDATE ON leases
-WHEN NEW.run_id <> OLD.run_id OR NEW.opened_at <> OLD.opened_at OR NEW.expires_at < OLD.expires_at
+WHEN NEW.engine_run_id <> OLD.engine_run_id OR NEW.opened_at <> OLD.opened_at OR NEW.expires_at < OLD.expires_at
     OR OLD.ended_at IS NOT NULL
 BEGIN
     SELECT RAISE(ABORT, 'leases: UPDATE is refused');
@@ -546,7 +546,7 @@ BEGIN
 END;
 
 CREATE TRIGGER claims_invalid_update BEFORE UPDATE ON claims
-WHEN NEW.fence < OLD.fence OR NEW.fence = OLD.fence AND NEW.run_id <> OLD.run_id
+WHEN NEW.fence < OLD.fence OR NEW.fence = OLD.fence AND NEW.engine_run_id <> OLD.engine_run_id
 BEGIN
     SELECT RAISE(ABORT, 'claims: UPDATE is refused');
 END;
@@ -569,7 +569,7 @@ END;
 
 CREATE TRIGGER leases_no_replace BEFORE INSERT ON leases
 WHEN EXISTS (SELECT 1 FROM leases WHERE rowid = NEW.rowid)
-    OR EXISTS (SELECT 1 FROM leases WHERE run_id = NEW.run_id)
+    OR EXISTS (SELECT 1 FROM leases WHERE engine_run_id = NEW.engine_run_id)
 BEGIN
     SELECT RAISE(ABORT, 'leases: INSERT of an existing row is refused');
 END;
@@ -586,7 +586,7 @@ END;
 -- The newest event of each run, and its snapshot, folded from the events up to projected_seq. The row is locked to
 -- append events in order. Until the first fold there is no status.
 CREATE TABLE run_head (
-    run_id TEXT NOT NULL PRIMARY KEY CHECK (length(run_id) BETWEEN 1 AND 96),
+    engine_run_id TEXT NOT NULL PRIMARY KEY CHECK (length(engine_run_id) BETWEEN 1 AND 96),
     plan_version TEXT NOT NULL CHECK (length(plan_version) BETWEEN 1 AND 96),
     last_seq INTEGER NOT NULL CHECK (last_seq >= 0),
     last_at TEXT NOT NULL CHECK (last_at LIKE '____-__-__T__:__:__.______Z'),
@@ -606,7 +606,7 @@ CREATE TABLE run_head (
 
 -- The events of runs. Nothing changes or deletes one, unless its whole run is retired.
 CREATE TABLE run_events (
-    run_id TEXT NOT NULL,
+    engine_run_id TEXT NOT NULL,
     run_seq INTEGER NOT NULL CHECK (run_seq >= 1),
     event_id TEXT NOT NULL CHECK (length(event_id) = 36),
     event_type TEXT NOT NULL CHECK (length(event_type) BETWEEN 1 AND 64),
@@ -621,13 +621,13 @@ CREATE TABLE run_events (
     adapter_version TEXT,
     caused_by_signal_id TEXT,
     parent_event_id TEXT,
-    PRIMARY KEY (run_id, run_seq),
-    CONSTRAINT run_events_idempotency_key_unique UNIQUE (run_id, idempotency_key)
+    PRIMARY KEY (engine_run_id, run_seq),
+    CONSTRAINT run_events_idempotency_key_unique UNIQUE (engine_run_id, idempotency_key)
 ) STRICT;
-CREATE INDEX run_head_unprojected ON run_head (run_id) WHERE last_seq > projected_seq;
+CREATE INDEX run_head_unprojected ON run_head (engine_run_id) WHERE last_seq > projected_seq;
 CREATE INDEX run_head_by_time ON run_head (opened_at);
-CREATE INDEX run_head_open ON run_head (run_id) WHERE ended_at IS NULL;
-CREATE INDEX run_events_by_step ON run_events (step_id, run_id, run_seq) WHERE step_id IS NOT NULL;
+CREATE INDEX run_head_open ON run_head (engine_run_id) WHERE ended_at IS NULL;
+CREATE INDEX run_events_by_step ON run_events (step_id, engine_run_id, run_seq) WHERE step_id IS NOT NULL;
 CREATE INDEX run_events_discovery_failed ON run_events (persisted_at) WHERE event_type = 'DiscoveryFailed';
 
 CREATE TRIGGER run_head_no_delete BEFORE DELETE ON run_head
@@ -636,7 +636,7 @@ BEGIN
 END;
 
 CREATE TRIGGER run_head_invalid_update BEFORE UPDATE ON run_head
-WHEN NEW.run_id <> OLD.run_id OR NEW.plan_version <> OLD.plan_version OR NEW.opened_at <> OLD.opened_at
+WHEN NEW.engine_run_id <> OLD.engine_run_id OR NEW.plan_version <> OLD.plan_version OR NEW.opened_at <> OLD.opened_at
     OR NEW.last_seq < OLD.last_seq OR NEW.last_at < OLD.last_at OR NEW.projected_seq < OLD.projected_seq
     OR OLD.retired_at IS NOT NULL AND (NEW.last_seq <> OLD.last_seq OR NEW.retired_at IS NOT OLD.retired_at)
 BEGIN
@@ -649,19 +649,19 @@ BEGIN
 END;
 
 CREATE TRIGGER run_events_no_delete BEFORE DELETE ON run_events
-WHEN NOT EXISTS (SELECT 1 FROM run_head WHERE run_head.run_id = OLD.run_id AND run_head.retired_at IS NOT NULL)
+WHEN NOT EXISTS (SELECT 1 FROM run_head WHERE run_head.engine_run_id = OLD.engine_run_id AND run_head.retired_at IS NOT NULL)
 BEGIN
     SELECT RAISE(ABORT, 'run_events: DELETE is refused');
 END;
 
 CREATE TRIGGER inserted_head_is_new AFTER INSERT ON run_head
-WHEN (TRUE) AND NOT (NOT EXISTS (SELECT 1 FROM run_events AS e WHERE e.run_id = NEW.run_id))
+WHEN (TRUE) AND NOT (NOT EXISTS (SELECT 1 FROM run_events AS e WHERE e.engine_run_id = NEW.engine_run_id))
 BEGIN
     SELECT RAISE(ABORT, 'run_head: the run has a head');
 END;
 
 CREATE TRIGGER inserted_head_replaces_none BEFORE INSERT ON run_head
-WHEN EXISTS ( SELECT 1 FROM run_head AS h WHERE h.rowid = NEW.rowid OR h.run_id = NEW.run_id
+WHEN EXISTS ( SELECT 1 FROM run_head AS h WHERE h.rowid = NEW.rowid OR h.engine_run_id = NEW.engine_run_id
     AND h.retired_at IS NOT NULL)
 BEGIN
     SELECT RAISE(ABORT, 'run_head: INSERT of an existing row is refused');
@@ -670,13 +670,13 @@ END;
 CREATE TRIGGER run_head_retire AFTER UPDATE ON run_head
 WHEN NEW.retired_at IS NOT NULL AND OLD.retired_at IS NULL
 BEGIN
-    DELETE FROM run_events WHERE run_id = NEW.run_id;
+    DELETE FROM run_events WHERE engine_run_id = NEW.engine_run_id;
 END;
 
 CREATE TRIGGER run_events_no_replace BEFORE INSERT ON run_events
 WHEN EXISTS (SELECT 1 FROM run_events WHERE rowid = NEW.rowid)
-    OR EXISTS (SELECT 1 FROM run_events WHERE run_id = NEW.run_id AND run_seq = NEW.run_seq)
-    OR EXISTS (SELECT 1 FROM run_events WHERE run_id = NEW.run_id AND idempotency_key = NEW.idempotency_key)
+    OR EXISTS (SELECT 1 FROM run_events WHERE engine_run_id = NEW.engine_run_id AND run_seq = NEW.run_seq)
+    OR EXISTS (SELECT 1 FROM run_events WHERE engine_run_id = NEW.engine_run_id AND idempotency_key = NEW.idempotency_key)
 BEGIN
     SELECT RAISE(ABORT, 'run_events: INSERT of an existing row is refused');
 END;
@@ -710,8 +710,8 @@ CREATE TABLE partition_status (
 ) STRICT;
 
 -- Attempts that ended without a verdict: loads, runs that ended before it, and fetches that produced no run. A failed
--- fetch has an error_class, and its run_id is the id of the failure. partition_status is folded from these and from
--- attempts.
+-- fetch has an error_class. The attempt_id is the raw run, or the id of a failed fetch, which has no run.
+-- partition_status is folded from these and from attempts.
 CREATE TABLE finished_attempts (
     asset TEXT NOT NULL CHECK (asset IN ('raw', 'warehouse')),
     source TEXT NOT NULL,
@@ -719,7 +719,7 @@ CREATE TABLE finished_attempts (
     query_name TEXT NOT NULL,
     logical_date TEXT NOT NULL,
     finished_at TEXT NOT NULL CHECK (finished_at LIKE '____-__-__T__:__:__.______Z'),
-    run_id TEXT NOT NULL CHECK (length(run_id) BETWEEN 1 AND 96),
+    attempt_id TEXT NOT NULL CHECK (length(attempt_id) BETWEEN 1 AND 96),
     outcome TEXT NOT NULL CHECK (outcome IN ('SUCCEEDED', 'FAILED', 'CANCELLED')),
     code_version TEXT,
     failed_at TEXT CHECK (failed_at LIKE '____-__-__T__:__:__.______Z'),
@@ -728,7 +728,7 @@ CREATE TABLE finished_attempts (
     error_message TEXT CHECK (length(error_message) BETWEEN 1 AND 2000),
     wait_until TEXT CHECK (wait_until LIKE '____-__-__T__:__:__.______Z'),
     request_id TEXT CHECK (length(request_id) BETWEEN 1 AND 200),
-    PRIMARY KEY (asset, source, customer_id, query_name, logical_date, finished_at, run_id),
+    PRIMARY KEY (asset, source, customer_id, query_name, logical_date, finished_at, attempt_id),
     CONSTRAINT code_version_needs_success CHECK (code_version IS NULL OR outcome = 'SUCCEEDED'),
     CONSTRAINT failed_fetch_complete CHECK (
         (error_class IS NULL) = (failed_at IS NULL) AND (error_class IS NULL) = (engine_run_id IS NULL)
@@ -767,7 +767,7 @@ CREATE TRIGGER finished_attempts_no_replace BEFORE INSERT ON finished_attempts
 WHEN EXISTS (SELECT 1 FROM finished_attempts WHERE rowid = NEW.rowid)
     OR EXISTS (SELECT 1 FROM finished_attempts
       WHERE asset = NEW.asset AND source = NEW.source AND customer_id = NEW.customer_id
-      AND query_name = NEW.query_name AND logical_date = NEW.logical_date AND finished_at = NEW.finished_at AND run_id = NEW.run_id)
+      AND query_name = NEW.query_name AND logical_date = NEW.logical_date AND finished_at = NEW.finished_at AND attempt_id = NEW.attempt_id)
 BEGIN
     SELECT RAISE(ABORT, 'finished_attempts: INSERT of an existing row is refused');
 END;

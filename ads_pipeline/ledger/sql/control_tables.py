@@ -8,11 +8,11 @@ from ads_pipeline.ledger.sql.state_tables import PARTITION_KEY, define_table
 # One for each engine run, extended by its heartbeats. The claims of the run are valid while its lease is.
 leases = define_table(
     "leases",
-    "run_id text key, opened_at instant, heartbeat_at instant, expires_at instant, ended_at instant",
+    "engine_run_id text key, opened_at instant, heartbeat_at instant, expires_at instant, ended_at instant",
 )
 
 # The run that last claimed a partition. The fence grows whenever another run claims it.
-claims = define_table("claims", PARTITION_KEY, "run_id text, fence bigint, claimed_at instant")
+claims = define_table("claims", PARTITION_KEY, "engine_run_id text, fence bigint, claimed_at instant")
 
 # Requested partitions. A request is open until the next verdict, when attempt_count exceeds attempt_no.
 requests = define_table(

@@ -142,14 +142,14 @@ control_action_partitions = define_table(
 # append events in order. Until the first fold there is no status.
 run_head = define_table(
     "run_head",
-    "run_id text key, plan_version text, last_seq bigint, last_at instant, opened_at instant, "
+    "engine_run_id text key, plan_version text, last_seq bigint, last_at instant, opened_at instant, "
     "projected_seq bigint, payload_conflicts integer, retired_at instant, status text, steps text, "
     "started_at instant, ended_at instant, inconsistencies integer, missing_events bigint, stale_since instant",
 )
 
 run_events = define_table(
     "run_events",
-    "run_id text key, run_seq bigint key, event_id text, event_type text, step_id text, "
+    "engine_run_id text key, run_seq bigint key, event_id text, event_type text, step_id text, "
     "logical_attempt_id bigint, engine_attempt_id bigint, event_data text, engine_run_ref text, "
     "idempotency_key text, emitted_at text, persisted_at instant, adapter_version text, "
     "caused_by_signal_id text, parent_event_id text",
@@ -165,12 +165,12 @@ partition_status = define_table(
 )
 
 # Attempts that ended without a verdict: loads, runs that ended before it, and fetches that produced no run. A failed
-# fetch has an error_class, and its run_id is the id of the failure. partition_status is folded from these and from
-# `attempts`.
+# fetch has an error_class. The attempt_id is the raw run, or the id of a failed fetch, which has no run.
+# partition_status is folded from these and from `attempts`.
 finished_attempts = define_table(
     "finished_attempts",
     "asset text key, source text key, customer_id text key, query_name text key, logical_date day key, "
-    "finished_at instant key, run_id text key, outcome text, code_version text, failed_at instant, "
+    "finished_at instant key, attempt_id text key, outcome text, code_version text, failed_at instant, "
     "engine_run_id text, error_class text, error_message text, wait_until instant, request_id text",
 )
 

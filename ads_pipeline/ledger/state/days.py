@@ -90,7 +90,7 @@ LEFT JOIN finished_attempts AS unloadable
         AND (each.source, each.customer_id, each.query_name, each.logical_date) =
             (partition_state.source, partition_state.customer_id, partition_state.query_name,
                 partition_state.logical_date)
-            AND each.run_id = current_run_id AND each.outcome = 'FAILED'
+            AND each.attempt_id = current_run_id AND each.outcome = 'FAILED'
             AND each.finished_at >= COALESCE(warehouse_pointer.changed_at, each.finished_at)
         ORDER BY each.finished_at LIMIT 1
     )
@@ -123,12 +123,12 @@ LEFT JOIN finished_attempts AS failed
         (partition_state.source, partition_state.customer_id, partition_state.query_name,
             partition_state.logical_date)
     AND (attempt_count = 0 OR failed.failed_at >= updated_at)
-    AND (failed.finished_at, failed.run_id) = (
-        SELECT each.finished_at, each.run_id FROM finished_attempts AS each
+    AND (failed.finished_at, failed.attempt_id) = (
+        SELECT each.finished_at, each.attempt_id FROM finished_attempts AS each
         WHERE each.error_class IS NOT NULL AND (each.source, each.customer_id, each.query_name, each.logical_date) =
             (partition_state.source, partition_state.customer_id, partition_state.query_name,
                 partition_state.logical_date)
-        ORDER BY each.failed_at DESC, each.run_id DESC LIMIT 1
+        ORDER BY each.failed_at DESC, each.attempt_id DESC LIMIT 1
     )
 """
 _FACT_FLAGS: Final = ("is_published", "has_unjudged_run", "is_restated", "unjudged_is_newest", "is_loaded")

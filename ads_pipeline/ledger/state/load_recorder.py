@@ -105,7 +105,9 @@ def _publish(transaction: LedgerTransaction, publications: Sequence[Publication]
 
 def _record_failed(transaction: LedgerTransaction, errors: Mapping[Run, str]) -> None:
     transaction.lock_claimed({run.key for run in errors})
-    failed = [AttemptResult(key=run.key, run_id=run.run_id, outcome=AttemptOutcome.FAILED) for run in sorted(errors)]
+    failed = [
+        AttemptResult(key=run.key, attempt_id=run.run_id, outcome=AttemptOutcome.FAILED) for run in sorted(errors)
+    ]
     event_data = [{"run_id": run.run_id, "error_message": printable(errors[run])} for run in sorted(errors)]
     _record_loads(transaction, "LoadFailed", failed, event_data)
 
@@ -124,7 +126,7 @@ def _move_pointers(
         loads.append(
             AttemptResult(
                 key=key,
-                run_id=data["run_id"],
+                attempt_id=data["run_id"],
                 outcome=AttemptOutcome.SUCCEEDED,
                 code_version=data["schema_version"],
                 not_before=states[key].updated_at,

@@ -149,7 +149,7 @@ _FAILED_LOADS: Final = Statement(
     """
     SELECT given.source, given.customer_id, given.query_name, given.logical_date, given.run_id, count(*) AS failures
     FROM given JOIN finished_attempts USING (source, customer_id, query_name, logical_date)
-    WHERE asset = 'warehouse' AND finished_attempts.run_id = given.run_id AND outcome = 'FAILED'
+    WHERE asset = 'warehouse' AND finished_attempts.attempt_id = given.run_id AND outcome = 'FAILED'
     GROUP BY given.source, given.customer_id, given.query_name, given.logical_date, given.run_id
     """,
 )

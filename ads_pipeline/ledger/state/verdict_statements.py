@@ -136,7 +136,7 @@ _RECORD_ON_POSTGRES: Final = Statement(
     _VERDICT,
     f"""
     WITH given AS (SELECT * FROM given), shared AS MATERIALIZED (SELECT * FROM shared),
-    heads AS ({ADVANCE_HEAD_TEXT} RETURNING run_id, last_seq, last_at),
+    heads AS ({ADVANCE_HEAD_TEXT} RETURNING engine_run_id, last_seq, last_at),
     new_events AS ({INSERT_OWN_EVENTS_TEXT} {FROM_HEADS_ON_POSTGRES}),
     new_attempts AS ({_INSERT_ATTEMPTS}),
     new_states AS ({_UPDATE_STATES})

@@ -57,7 +57,7 @@ _FINISHED_ATTEMPTS: Final = query(
         ON (runs.source, runs.customer_id, runs.query_name, runs.logical_date, runs.run_id) =
             (attempts.source, attempts.customer_id, attempts.query_name, attempts.logical_date, attempts.run_id)
     UNION ALL
-    SELECT asset, source, customer_id, query_name, logical_date, finished_at, run_id, outcome, code_version
+    SELECT asset, source, customer_id, query_name, logical_date, finished_at, attempt_id, outcome, code_version
     FROM finished_attempts
     ORDER BY asset, source, customer_id, query_name, logical_date
     """

@@ -19,7 +19,7 @@ from ads_pipeline.ledger.sql.state_tables import instant_text, run_events
 from ads_pipeline.ledger.sql.statements import NO_COLUMNS, Columns, RowWrite, Statement, Values, columns_of, names
 
 # Events of one origin share these columns.
-ORIGIN_COLUMNS: Final = ("run_id", "plan_version", "engine_attempt_id", "engine_run_ref", "adapter_version")
+ORIGIN_COLUMNS: Final = ("engine_run_id", "plan_version", "engine_attempt_id", "engine_run_ref", "adapter_version")
 OWN_COLUMNS: Final = (
     "event_id",
     "event_type",
@@ -42,11 +42,11 @@ _EVENT: Final[Columns] = {
 # Add the number of each run's events to its head, and insert missing heads. max() gives each run one time. Without
 # it, every row would read the clock again.
 _ADVANCE_HEADS: Final = """
-    INSERT INTO run_head (run_id, plan_version, last_seq, last_at, opened_at)
-    SELECT run_id, plan_version, event_count, max(coalesce(appended_at, clock_timestamp())),
+    INSERT INTO run_head (engine_run_id, plan_version, last_seq, last_at, opened_at)
+    SELECT engine_run_id, plan_version, event_count, max(coalesce(appended_at, clock_timestamp())),
         max(coalesce(appended_at, clock_timestamp()))
-    FROM given WHERE true GROUP BY run_id, plan_version, event_count ORDER BY run_id
-    ON CONFLICT (run_id) DO UPDATE
+    FROM given WHERE true GROUP BY engine_run_id, plan_version, event_count ORDER BY engine_run_id
+    ON CONFLICT (engine_run_id) DO UPDATE
     SET plan_version = excluded.plan_version,  -- a trigger refuses a different one
         last_seq = run_head.last_seq + excluded.last_seq,
         last_at = greatest(run_head.last_at, excluded.last_at)
@@ -55,15 +55,15 @@ _INSERT_EVENTS: Final = f"""
     INSERT INTO run_events (run_seq, persisted_at, {names(_GIVEN_EVENT)})
     SELECT heads.last_seq - event_count + position, heads.last_at, {names(_GIVEN_EVENT, prefix="given.")}
     """
-_RETURNING: Final = "RETURNING run_id, run_seq, idempotency_key"
+_RETURNING: Final = "RETURNING engine_run_id, run_seq, idempotency_key"
 # The last statement returns the assigned `run_seq`.
 _APPEND_ON_POSTGRES: Final = (
     Statement(
         "append_events",
         _EVENT,
         f"""
-    WITH given AS (SELECT * FROM given), heads AS ({_ADVANCE_HEADS} RETURNING run_id, last_seq, last_at)
-    {_INSERT_EVENTS} FROM given JOIN heads ON heads.run_id = given.run_id {_RETURNING}
+    WITH given AS (SELECT * FROM given), heads AS ({_ADVANCE_HEADS} RETURNING engine_run_id, last_seq, last_at)
+    {_INSERT_EVENTS} FROM given JOIN heads ON heads.engine_run_id = given.engine_run_id {_RETURNING}
     """,
     ),
 )
@@ -72,7 +72,9 @@ _APPEND_ON_SQLITE: Final = (
     Statement(
         "insert_events",
         _EVENT,
-        f"{_INSERT_EVENTS} FROM given JOIN run_head AS heads ON heads.run_id = given.run_id {_RETURNING}",
+        f"""
+    {_INSERT_EVENTS} FROM given JOIN run_head AS heads ON heads.engine_run_id = given.engine_run_id {_RETURNING}
+    """,
     ),
 )
 # The events that the ledger emits: one head, and rows that share the origin.
@@ -83,26 +85,26 @@ ORIGIN: Final[Columns] = {
     "event_count": "integer",
 }
 ADVANCE_HEAD_TEXT: Final = """
-    INSERT INTO run_head (run_id, plan_version, last_seq, last_at, opened_at)
-    SELECT shared.run_id, shared.plan_version, shared.event_count, shared.appended_at, shared.appended_at
+    INSERT INTO run_head (engine_run_id, plan_version, last_seq, last_at, opened_at)
+    SELECT shared.engine_run_id, shared.plan_version, shared.event_count, shared.appended_at, shared.appended_at
     FROM shared WHERE true
-    ON CONFLICT (run_id) DO UPDATE
+    ON CONFLICT (engine_run_id) DO UPDATE
     SET plan_version = excluded.plan_version,  -- a trigger refuses a different one
         last_seq = run_head.last_seq + excluded.last_seq,
         last_at = greatest(run_head.last_at, excluded.last_at)
     """
 INSERT_OWN_EVENTS_TEXT: Final = f"""
     INSERT INTO run_events (
-        run_id, run_seq, engine_attempt_id, engine_run_ref, adapter_version, persisted_at, {names(OWN_COLUMNS)}
+        engine_run_id, run_seq, engine_attempt_id, engine_run_ref, adapter_version, persisted_at, {names(OWN_COLUMNS)}
     )
     SELECT
-        heads.run_id, heads.last_seq - shared.event_count + given.position, shared.engine_attempt_id,
+        heads.engine_run_id, heads.last_seq - shared.event_count + given.position, shared.engine_attempt_id,
         shared.engine_run_ref, shared.adapter_version, heads.last_at,
         {names(OWN_COLUMNS, prefix="given.")}
     """
 FROM_HEADS_ON_POSTGRES: Final = "FROM given CROSS JOIN shared CROSS JOIN heads"
 FROM_HEADS_ON_SQLITE: Final = """
-    FROM run_head AS heads CROSS JOIN given CROSS JOIN shared WHERE heads.run_id = shared.run_id
+    FROM run_head AS heads CROSS JOIN given CROSS JOIN shared WHERE heads.engine_run_id = shared.engine_run_id
     """
 _OWN_EVENT: Final[Columns] = {**columns_of(run_events, *OWN_COLUMNS), "position": "integer"}
 _APPEND_OWN_ON_POSTGRES: Final = Statement(
@@ -110,7 +112,7 @@ _APPEND_OWN_ON_POSTGRES: Final = Statement(
     _OWN_EVENT,
     f"""
     WITH given AS (SELECT * FROM given), shared AS MATERIALIZED (SELECT * FROM shared),
-    heads AS ({ADVANCE_HEAD_TEXT} RETURNING run_id, last_seq, last_at)
+    heads AS ({ADVANCE_HEAD_TEXT} RETURNING engine_run_id, last_seq, last_at)
     {INSERT_OWN_EVENTS_TEXT} {FROM_HEADS_ON_POSTGRES}
     """,
     shared=ORIGIN,
@@ -124,38 +126,40 @@ _INSERT_OWN_ON_SQLITE: Final = RowWrite(
 # from `last_seq`, another writer appended while the statement waited.
 FIND_EXISTING: Final = Statement(
     "find_existing_events",
-    {"position": "integer", "run_id": "text", "idempotency_key": "text"},
+    {"position": "integer", "engine_run_id": "text", "idempotency_key": "text"},
     """
     WITH locked AS (
-        SELECT * FROM run_head WHERE run_id IN (SELECT run_id FROM given) ORDER BY run_id FOR UPDATE
+        SELECT * FROM run_head WHERE engine_run_id IN (SELECT engine_run_id FROM given)
+        ORDER BY engine_run_id FOR UPDATE
     )
     SELECT
         locked.plan_version, locked.last_seq, locked.retired_at, seen.last_seq AS seen_seq, prior.run_seq,
         prior.event_data
     FROM given
-    LEFT JOIN locked USING (run_id)
-    LEFT JOIN run_head AS seen USING (run_id)
-    LEFT JOIN run_events AS prior USING (run_id, idempotency_key)
+    LEFT JOIN locked USING (engine_run_id)
+    LEFT JOIN run_head AS seen USING (engine_run_id)
+    LEFT JOIN run_events AS prior USING (engine_run_id, idempotency_key)
     ORDER BY given.position
     """,
 )
 # Insert heads for unknown runs, so that there is a row to lock.
 INSERT_MISSING_HEADS: Final = Statement(
     "insert_missing_heads",
-    {"run_id": "text", "plan_version": "text", "appended_at": "instant"},
+    {"engine_run_id": "text", "plan_version": "text", "appended_at": "instant"},
     """
-    INSERT INTO run_head (run_id, plan_version, last_seq, last_at, opened_at)
-    SELECT run_id, plan_version, 0, appended_at, appended_at FROM given
-    WHERE NOT EXISTS (SELECT 1 FROM run_head WHERE run_head.run_id = given.run_id) ORDER BY run_id
+    INSERT INTO run_head (engine_run_id, plan_version, last_seq, last_at, opened_at)
+    SELECT engine_run_id, plan_version, 0, appended_at, appended_at FROM given
+    WHERE NOT EXISTS (SELECT 1 FROM run_head WHERE run_head.engine_run_id = given.engine_run_id)
+    ORDER BY engine_run_id
     ON CONFLICT DO NOTHING
     """,
 )
 COUNT_CONFLICTS: Final = Statement(
     "count_conflicts",
-    {"run_id": "text", "conflicts": "integer"},
+    {"engine_run_id": "text", "conflicts": "integer"},
     """
     UPDATE run_head SET payload_conflicts = payload_conflicts + given.conflicts
-    FROM given WHERE run_head.run_id = given.run_id
+    FROM given WHERE run_head.engine_run_id = given.engine_run_id
     """,
 )
 _RANDOM: Final = random.SystemRandom()
@@ -184,7 +188,13 @@ class EventEncoder:
     def encode_origin(self, *, appended_at: str, event_count: int) -> Values:
         """Return the values that all events of a transaction share."""
         origin = self._origin
-        own = origin.run_id, origin.engine_attempt_id, self._reference, origin.adapter_version, origin.plan_version
+        own = (
+            origin.engine_run_id,
+            origin.engine_attempt_id,
+            self._reference,
+            origin.adapter_version,
+            origin.plan_version,
+        )
         return *own, appended_at, event_count
 
     def encode(
@@ -199,7 +209,7 @@ class EventEncoder:
     ) -> Values:
         """Return the event's own columns, without those of the origin."""
         key = idempotency_key(
-            run_id=self._origin.run_id,
+            engine_run_id=self._origin.engine_run_id,
             step_id=step_id,
             logical_attempt_id=attempt,
             event_type=event_type,
@@ -234,12 +244,16 @@ def append_rows(
     listed = list(rows)
     if not listed:
         return ()
-    counts, positions = Counter(row["run_id"] for row in listed), Counter[str]()
+    counts, positions = Counter(row["engine_run_id"] for row in listed), Counter[str]()
     appended_at = now and instant_text(now)
     for row in listed:
-        run_id = row["run_id"]
-        positions[run_id] += 1
-        row |= {"position": positions[run_id], "event_count": counts[run_id], "appended_at": appended_at}
+        engine_run_id = row["engine_run_id"]
+        positions[engine_run_id] += 1
+        row |= {
+            "position": positions[engine_run_id],
+            "event_count": counts[engine_run_id],
+            "appended_at": appended_at,
+        }
     *before, last = _APPEND_ON_SQLITE if connection.dialect.name == "sqlite" else _APPEND_ON_POSTGRES
     for statement in before:
         statement.execute(connection, listed)
@@ -257,7 +271,7 @@ def decode_event(row: sa.Row[Any]) -> LoggedEvent:
 def decode_snapshot(row: sa.Row[Any]) -> RunSnapshot:
     """The snapshot in a head row; that of a run without folded events is empty."""
     return RunSnapshot(
-        run_id=row.run_id,
+        engine_run_id=row.engine_run_id,
         status=RunStatus(row.status or RunStatus.PENDING),
         last_event_seq=row.projected_seq,
         steps={StepStatus(name): count for name, count in json.loads(row.steps).items()},

@@ -37,15 +37,16 @@ _LOG: Final = logging.getLogger(__name__)
 RENEWALS_PER_LEASE: Final = 4
 SECONDS_TO_STOP: Final = 10.0  # for the threads of a lease; one that waits for the database ends later, by itself
 # `now` is set where a test chooses the time. NULL means the database's clock.
-_CLAIM: Final[Columns] = {**KEY_COLUMNS, "run_id": "text", "now": "instant"}
+_CLAIM: Final[Columns] = {**KEY_COLUMNS, "engine_run_id": "text", "now": "instant"}
 # Insert claims for partitions that were never claimed, so that there is a row to lock. ON CONFLICT covers concurrent
 # claims. On SQLite a trigger refuses existing keys.
 _INSERT_MISSING_CLAIMS: Final = Statement(
     "insert_claims",
     _CLAIM,
     """
-    INSERT INTO claims (source, customer_id, query_name, logical_date, run_id, fence, claimed_at)
-    SELECT source, customer_id, query_name, logical_date, run_id, 1, coalesce(given.now, clock_timestamp()) FROM given
+    INSERT INTO claims (source, customer_id, query_name, logical_date, engine_run_id, fence, claimed_at)
+    SELECT source, customer_id, query_name, logical_date, engine_run_id, 1, coalesce(given.now, clock_timestamp())
+    FROM given
     WHERE NOT EXISTS (SELECT 1 FROM claims
         WHERE (claims.source, claims.customer_id, claims.query_name, claims.logical_date) =
             (given.source, given.customer_id, given.query_name, given.logical_date))
@@ -73,7 +74,8 @@ _READ_CLAIMS: Final = Statement(
     SELECT claims.*, expires_at, ended_at,
         ended_at IS NULL AND expires_at > coalesce(given.now, clock_timestamp()) AS is_live
     FROM given
-    JOIN claims USING (source, customer_id, query_name, logical_date) JOIN leases ON leases.run_id = claims.run_id
+    JOIN claims USING (source, customer_id, query_name, logical_date)
+    JOIN leases ON leases.engine_run_id = claims.engine_run_id
     """,
     flags=("is_live",),
 )
@@ -81,7 +83,8 @@ _TAKE_CLAIMS: Final = Statement(
     "take_claims",
     _CLAIM,
     """
-    UPDATE claims SET run_id = given.run_id, fence = fence + 1, claimed_at = coalesce(given.now, clock_timestamp())
+    UPDATE claims
+    SET engine_run_id = given.engine_run_id, fence = fence + 1, claimed_at = coalesce(given.now, clock_timestamp())
     FROM given
     WHERE (claims.source, claims.customer_id, claims.query_name, claims.logical_date) =
         (given.source, given.customer_id, given.query_name, given.logical_date)
@@ -99,12 +102,12 @@ _READ_LOST: Final = Statement(
         )
         ORDER BY source, customer_id, query_name, logical_date FOR SHARE
     )
-    SELECT given.source, given.customer_id, given.query_name, given.logical_date, held.run_id, held.claimed_at,
+    SELECT given.source, given.customer_id, given.query_name, given.logical_date, held.engine_run_id, held.claimed_at,
         expires_at, ended_at
     FROM given
     LEFT JOIN held USING (source, customer_id, query_name, logical_date)
-    LEFT JOIN leases ON leases.run_id = held.run_id
-    WHERE held.run_id IS DISTINCT FROM given.run_id
+    LEFT JOIN leases ON leases.engine_run_id = held.engine_run_id
+    WHERE held.engine_run_id IS DISTINCT FROM given.engine_run_id
         OR NOT coalesce(ended_at IS NULL AND expires_at > coalesce(given.now, clock_timestamp()), false)
     """,
 )
@@ -114,9 +117,14 @@ class Lease:
     """The lease of one run. It is lost for good when the run has not renewed it for `duration`."""
 
     def __init__(
-        self, engine: sa.Engine, run_id: str, *, duration: timedelta, clock: Callable[[], datetime] | None = None
+        self,
+        engine: sa.Engine,
+        engine_run_id: str,
+        *,
+        duration: timedelta,
+        clock: Callable[[], datetime] | None = None,
     ) -> None:
-        self.run_id, self.duration = run_id, duration
+        self.engine_run_id, self.duration = engine_run_id, duration
         self._engine, self._clock, self._dialect = engine, clock, engine.dialect.name
         # A renewal without an answer must leave time for another one.
         self._renewing_engine = database.answering_within(engine, duration.total_seconds() / 2)
@@ -125,13 +133,13 @@ class Lease:
     @classmethod
     @contextmanager
     def held(
-        cls, engine: sa.Engine, run_id: str, *, duration: timedelta, on_loss: Callable[[], None] | None = None
+        cls, engine: sa.Engine, engine_run_id: str, *, duration: timedelta, on_loss: Callable[[], None] | None = None
     ) -> Iterator[Self]:
         """Open a lease, renew it in a thread while the block runs, and end it afterwards.
 
         `on_loss` is called in a thread when the lease is lost, or was not renewed for its duration.
         """
-        lease = cls(engine, run_id, duration=duration)
+        lease = cls(engine, engine_run_id, duration=duration)
         lease.open()
         try:
             with renewing(lease, on_loss):
@@ -168,7 +176,7 @@ class Lease:
 
     def end(self) -> None:
         """End the lease and so release all its claims."""
-        database.transact(self._engine, lambda c: close_lease(c, self.run_id, self._times()[0]))
+        database.transact(self._engine, lambda c: close_lease(c, self.engine_run_id, self._times()[0]))
 
     def require_claims(self, connection: sa.Connection, keys: Iterable[PartitionKey]) -> None:
         """Raise LeaseLost unless this run holds a live claim on every partition.
@@ -178,7 +186,7 @@ class Lease:
         lost = _READ_LOST.execute(connection, self._claim_rows(keys)).all()
         if lost:
             first = min(lost, key=decode_key)
-            raise LeaseLost(self.run_id, _describe_loss(self.run_id, first), str(decode_key(first)))
+            raise LeaseLost(self.engine_run_id, _describe_loss(self.engine_run_id, first), str(decode_key(first)))
 
     def renew_until_stopped(self, stopped: threading.Event, on_loss: Callable[[], None] | None = None) -> None:
         """Renew the lease until stopped or lost. During a database outage, try again every second at least."""
@@ -187,19 +195,19 @@ class Lease:
             wait = self.duration / RENEWALS_PER_LEASE
             try:
                 if not self.renew():
-                    log_event(_LOG, LogEvent.LEASE_LOST, run=self.run_id)
+                    log_event(_LOG, LogEvent.LEASE_LOST, run=self.engine_run_id)
                     if on_loss is not None:
                         on_loss()
                     return
             except LedgerUnavailable:
-                log_event(_LOG, LogEvent.LEASE_RENEWAL_FAILED, run=self.run_id)
+                log_event(_LOG, LogEvent.LEASE_RENEWAL_FAILED, run=self.engine_run_id)
                 wait = min(wait, timedelta(seconds=1))
 
     def watch_until_stopped(self, stopped: threading.Event, on_loss: Callable[[], None]) -> None:
         """Call `on_loss` when the lease was not renewed for its duration, also while a renewal gets no answer."""
         while not stopped.wait(max(self._seconds_left, 0.0)):
             if self._seconds_left <= 0:
-                log_event(_LOG, LogEvent.LEASE_LOST, run=self.run_id)
+                log_event(_LOG, LogEvent.LEASE_LOST, run=self.engine_run_id)
                 on_loss()
                 return
 
@@ -210,17 +218,17 @@ class Lease:
     def _open(self, connection: sa.Connection) -> None:
         now, until = self._times()
         # ON CONFLICT covers concurrent inserts. On SQLite a trigger refuses existing keys.
-        missing = ~sa.exists().where(leases.c.run_id == self.run_id)
-        row = sa.select(sa.literal(self.run_id), now, now, until).where(missing)
-        columns = ("run_id", "opened_at", "heartbeat_at", "expires_at")
+        missing = ~sa.exists().where(leases.c.engine_run_id == self.engine_run_id)
+        row = sa.select(sa.literal(self.engine_run_id), now, now, until).where(missing)
+        columns = ("engine_run_id", "opened_at", "heartbeat_at", "expires_at")
         insert = insert_into(self._dialect, leases).from_select(columns, row)
         if not connection.execute(insert.on_conflict_do_nothing()).rowcount and not self._renew(connection):
-            raise LeaseLost(self.run_id, "its lease has already ended or expired")
+            raise LeaseLost(self.engine_run_id, "its lease has already ended or expired")
 
     def _renew(self, connection: sa.Connection) -> bool:
         now, until = self._times()
         greatest = sa.func.greatest if self._dialect == "postgresql" else sa.func.max
-        live = leases.c.run_id == self.run_id, leases.c.ended_at.is_(None), leases.c.expires_at > now
+        live = leases.c.engine_run_id == self.engine_run_id, leases.c.ended_at.is_(None), leases.c.expires_at > now
         # A clock that goes back must not shorten the lease.
         values = {"heartbeat_at": now, "expires_at": greatest(leases.c.expires_at, until)}
         return bool(connection.execute(sa.update(leases).where(*live).values(values)).rowcount)
@@ -231,9 +239,9 @@ class Lease:
         _LOCK_CLAIMS.execute(connection, self._claim_rows(keys)).all()
         rows = {decode_key(row): row for row in _READ_CLAIMS.execute(connection, self._claim_rows(keys))}
         free = {key for key in keys if not rows[key].is_live}
-        own = {key for key in keys if rows[key].run_id == self.run_id}
+        own = {key for key in keys if rows[key].engine_run_id == self.engine_run_id}
         if own & free or (free and not self._renew(connection)):
-            raise LeaseLost(self.run_id, "its lease has ended or expired")
+            raise LeaseLost(self.engine_run_id, "its lease has ended or expired")
         if free:
             _TAKE_CLAIMS.execute(connection, self._claim_rows(sorted(free)))
         granted = {key: rows[key].fence + (key in free) for key in keys if key in own or key in free}
@@ -249,7 +257,7 @@ class Lease:
 
     def _claim_rows(self, keys: Iterable[PartitionKey]) -> Iterator[Values]:
         now = instant_text(self._clock()) if self._clock else None
-        return ((*encode_key(key), self.run_id, now) for key in keys)
+        return ((*encode_key(key), self.engine_run_id, now) for key in keys)
 
 
 class Leases:
@@ -283,27 +291,29 @@ def renewing(lease: Lease, on_loss: Callable[[], None] | None = None) -> Iterato
             thread.join(SECONDS_TO_STOP)
 
 
-def close_lease(connection: sa.Connection, run_id: str, now: Any) -> None:
+def close_lease(connection: sa.Connection, engine_run_id: str, now: Any) -> None:
     """End a run's lease. Its claims become free, and its later writes are refused."""
-    live = leases.c.run_id == run_id, leases.c.ended_at.is_(None)
+    live = leases.c.engine_run_id == engine_run_id, leases.c.ended_at.is_(None)
     connection.execute(sa.update(leases).where(*live).values(ended_at=now))
 
 
 def select_expired_leases(now: Any) -> sa.Select[Any]:
     """Select the runs whose leases have expired and were not ended, the earliest expiry first."""
     expired = leases.c.ended_at.is_(None), leases.c.expires_at <= now
-    return sa.select(leases.c.run_id).where(*expired).order_by(leases.c.expires_at, leases.c.run_id)
+    return sa.select(leases.c.engine_run_id).where(*expired).order_by(leases.c.expires_at, leases.c.engine_run_id)
 
 
 def read_lease_holder(row: sa.Row[Any]) -> LeaseHolder:
-    return LeaseHolder(run_id=row.run_id, fence=row.fence, claimed_at=row.claimed_at, expires_at=row.expires_at)
+    return LeaseHolder(
+        engine_run_id=row.engine_run_id, fence=row.fence, claimed_at=row.claimed_at, expires_at=row.expires_at
+    )
 
 
-def _describe_loss(run_id: str, row: sa.Row[Any]) -> str:
-    if row.run_id is None:
+def _describe_loss(engine_run_id: str, row: sa.Row[Any]) -> str:
+    if row.engine_run_id is None:
         return "it never claimed the partition"
-    if row.run_id != run_id:
-        return f"run {row.run_id} claimed it at {instant_text(row.claimed_at)}"
+    if row.engine_run_id != engine_run_id:
+        return f"run {row.engine_run_id} claimed it at {instant_text(row.claimed_at)}"
     if row.ended_at is not None:
         return f"its lease ended at {instant_text(row.ended_at)}"
     return f"its lease expired at {instant_text(row.expires_at)}"

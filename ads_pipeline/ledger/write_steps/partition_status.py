@@ -94,11 +94,11 @@ class AttemptResult:
 
     `code_version` is set if the attempt materialized the partition. The recorded instant is later than `not_before`,
     even if the clock went back. For a load this is the instant when the loaded run was materialized. A failed fetch
-    has an error; its run id is the id of the failure.
+    has an error. The `attempt_id` is the raw run, or the id of the failed fetch, which has no run.
     """
 
     key: PartitionKey
-    run_id: str
+    attempt_id: str
     outcome: AttemptOutcome
     code_version: str | None = None
     not_before: datetime | None = None
@@ -152,7 +152,7 @@ class PartitionStatuses:
                 at = result.error.failed_at
             else:
                 statuses.append(self._fold(status, asset, result, at))
-            ended = instant_text(at), result.run_id, str(result.outcome), result.code_version
+            ended = instant_text(at), result.attempt_id, str(result.outcome), result.code_version
             logged.append((asset, *encode_key(result.key), *ended, *_encode_error(result.error)))
         _INSERT_ATTEMPTS.write(connection, logged)
         if self.upsert(connection, statuses) < len(statuses):  # a staleness sweep holds no partition lock
@@ -168,7 +168,7 @@ class PartitionStatuses:
     ) -> PartitionStatus:
         partition = self.asset_partition(asset, result.key)
         attempt = FinishedAttempt(
-            run_id=result.run_id,
+            run_id=result.attempt_id,
             at=at,
             outcome=result.outcome,
             version=make_row_version(at, partition),

@@ -137,12 +137,12 @@ def check_runs(deployment: Deployment) -> Iterator[Finding]:
         if _is_lost(run, deployment.now):
             lease = f"; its lease expired at {format_time(run.lease_expires_at)}" if run.lease_expires_at else ""
             problem = f"it has no last event; the newest is from {format_time(run.last_event_at)}{lease}"
-            yield make_warning(f"run {run.run_id}", problem, f"ads-pipeline events tail {run.run_id}")
+            yield make_warning(f"run {run.engine_run_id}", problem, f"ads-pipeline events tail {run.engine_run_id}")
 
 
 def check_dagster(deployment: Deployment) -> Iterator[Finding]:
     """Check that finished Dagster runs are closed in the event log and that unfinished ones are alive."""
-    open_runs = {run.run_id: run for run in deployment.ledger.list_open_runs()}
+    open_runs = {run.engine_run_id: run for run in deployment.ledger.list_open_runs()}
     statuses = dagster_records.read_statuses(
         deployment.settings.home, deployment.settings.postgres_url, sorted(open_runs)
     )

@@ -313,15 +313,15 @@ def _find_dead_runs(events: Sequence[LoggedEvent]) -> Iterator[Fact]:
 
     A failed discovery has a fact of its own.
     """
-    discoveries = {each.event.run_id for each in events if each.event.event_type == DISCOVERY_FAILED}
+    discoveries = {each.event.engine_run_id for each in events if each.event.event_type == DISCOVERY_FAILED}
     left, failed = Counter[str](), dict[str, LoggedEvent]()
     for each in events:
         if each.event.event_type == "StepFailed":
-            left[each.event.run_id] += 1
+            left[each.event.engine_run_id] += 1
         elif each.event.event_type == "RunFailed" and "job" in (each.event.engine_run_ref or {}):
-            if each.event.run_id in discoveries:
+            if each.event.engine_run_id in discoveries:
                 continue
-            failed[each.event.run_id] = each
+            failed[each.event.engine_run_id] = each
     for run_id, each in failed.items():
         why = (each.event.event_data or {}).get("why", "the run failed")
         unjudged = f"; {left[run_id]:,} sealed runs have no verdict" if left[run_id] else ""

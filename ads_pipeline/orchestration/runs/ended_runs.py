@@ -38,7 +38,7 @@ def build_event_origin(run: dg.DagsterRun) -> EventOrigin:
     """The origin of the events of a Dagster run. Its events carry the id of the run."""
     reference = {"job": run.job_name, "parent_run_id": run.parent_run_id, "root_run_id": run.root_run_id}
     return EventOrigin(
-        run_id=run.run_id,
+        engine_run_id=run.run_id,
         plan_version=PLAN_VERSION,
         engine_attempt_id=int(run.tags.get(_RETRY_TAG, "0")) + 1,
         adapter_version=f"dagster-{dg.__version__}",
@@ -56,7 +56,7 @@ def close_finished_runs(instance: dg.DagsterInstance, events: RunCompletionLog) 
     for run_id in dict.fromkeys([*events.list_open_runs(), *sorted(expired)]):
         run, reason = instance.get_run_by_id(run_id), None
         if run is None and run_id in expired:
-            origin = EventOrigin(run_id=run_id, plan_version=PLAN_VERSION)
+            origin = EventOrigin(engine_run_id=run_id, plan_version=PLAN_VERSION)
             unjudged = events.complete_run(origin, RunStatus.FAILED, reason=LEASE_EXPIRED)
             yield CompletedRun(run_id=run_id, status=RunStatus.FAILED, unjudged=tuple(unjudged))
         if run is not None and not run.is_finished and run_id in expired:

@@ -108,16 +108,16 @@ def test_misplaced_pointers_are_found(ledger: Ledger, url: str, backdoor: sa.Eng
 def test_open_runs_are_listed_with_their_lease(ledger: Ledger, url: str, backdoor: sa.Engine) -> None:
     """Each has the times of its last event and of its lease. Runs whose snapshot is behind are left out."""
     accepted_runs(ledger, keys(1))
-    run_id = ledger.origin.run_id
+    engine_run_id = ledger.origin.engine_run_id
     with LedgerInspection.opened(url) as inspection:
         assert inspection.list_open_runs() == []
         with open_part(EventLog, url) as log:
             Follower(log).catch_up()
         (found,) = inspection.list_open_runs()
-        assert (found.run_id, found.lease_expires_at) == (run_id, None)
+        assert (found.engine_run_id, found.lease_expires_at) == (engine_run_id, None)
         assert abs(inspection.read_clock() - found.last_event_at) < timedelta(minutes=5)
         at = "2026-03-01T00:00:00.000000Z"
-        lease = f"INSERT INTO leases VALUES ('{run_id}', '{at}', '{at}', '{at}', NULL)"
+        lease = f"INSERT INTO leases VALUES ('{engine_run_id}', '{at}', '{at}', '{at}', NULL)"
         database.transact(backdoor, lambda connection: connection.exec_driver_sql(lease))
         (leased,) = inspection.list_open_runs()
         assert leased.lease_expires_at is not None

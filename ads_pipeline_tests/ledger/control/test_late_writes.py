@@ -49,7 +49,7 @@ from ads_pipeline_tests.ledger.builders import key, open_lease, run, sealed_runs
 url = sys.argv[1]
 with (
     open_lease(url, "suspended", duration=timedelta(seconds=4)) as lease,
-    Ledger.opened(url, origin=EventOrigin(run_id="suspended", plan_version="p1"), lease=lease) as ledger,
+    Ledger.opened(url, origin=EventOrigin(engine_run_id="suspended", plan_version="p1"), lease=lease) as ledger,
 ):
     lease.claim([key()])
     ledger.registrations.register(sealed_runs(run(key(), "r1"), run(key(), "r2")))
@@ -92,8 +92,8 @@ def send_newline(child: "subprocess.Popen[str]") -> None:
     child.stdin.flush()
 
 
-def open_lease(engine: sa.Engine, run_id: str = "successor") -> Lease:
-    lease = Lease(engine, run_id, duration=timedelta(hours=1))
+def open_lease(engine: sa.Engine, engine_run_id: str = "successor") -> Lease:
+    lease = Lease(engine, engine_run_id, duration=timedelta(hours=1))
     lease.open()
     return lease
 
@@ -135,12 +135,12 @@ def test_claims_of_a_killed_process_are_free_after_its_lease(url: str, backdoor:
         victim.kill()
         victim.wait()
         holder = reader.leases.holders([key()])[key()]
-        assert (holder.run_id, successor.claim([key()]).held) == ("suspended", {key(): holder})
+        assert (holder.engine_run_id, successor.claim([key()]).held) == ("suspended", {key(): holder})
         assert wait_for(lambda: claim_fence(successor)) == 2
         taken = database.transact(backdoor, lambda c: c.execute(sa.select(claims)).one())
         assert taken.claimed_at >= holder.expires_at
         assert taken.claimed_at < holder.expires_at + timedelta(seconds=10), "the grant came too late"
-        assert reader.leases.holders([key()])[key()].run_id == "successor"
+        assert reader.leases.holders([key()])[key()].engine_run_id == "successor"
 
 
 def run_racer(url: str, number: int, record: Path) -> None:
@@ -159,9 +159,9 @@ def run_racer(url: str, number: int, record: Path) -> None:
         list(pool.map(work, range(THREADS)))
 
 
-def _hold_partitions(engine: sa.Engine, run_id: str, chance: random.Random) -> str:
+def _hold_partitions(engine: sa.Engine, engine_run_id: str, chance: random.Random) -> str:
     """One run: it claims twice, holds, and then ends its lease or simply stops."""
-    lease, held = Lease(engine, run_id, duration=SHORT), dict[PartitionKey, tuple[int, datetime]]()
+    lease, held = Lease(engine, engine_run_id, duration=SHORT), dict[PartitionKey, tuple[int, datetime]]()
     lease.open()
     with suppress(LeaseLost):  # a slow machine may take longer than its lease lasts
         for _ in range(2):
@@ -172,7 +172,7 @@ def _hold_partitions(engine: sa.Engine, run_id: str, chance: random.Random) -> s
     dies = chance.random() < 0.1
     if not dies:
         lease.end()
-    rows = [(str(each), fence, run_id, str(since), str(let_go), dies) for each, (fence, since) in held.items()]
+    rows = [(str(each), fence, engine_run_id, str(since), str(let_go), dies) for each, (fence, since) in held.items()]
     return "".join(json.dumps(row) + "\n" for row in rows)
 
 
@@ -189,7 +189,7 @@ def test_no_two_runs_hold_a_partition_at_once(url: str, backdoor: sa.Engine, tmp
     assert [racer.exitcode for racer in racers] == [0] * PROCESSES
     rows = [json.loads(line) for path in tmp_path.glob("*.jsonl") for line in path.read_text().splitlines()]
     expiries = {
-        row.run_id: row.expires_at
+        row.engine_run_id: row.expires_at
         for row in database.transact(backdoor, lambda c: c.execute(sa.select(leases)).all())
     }
     of_partition = defaultdict[str, list[Any]](list)

@@ -42,8 +42,8 @@ Opening = Callable[..., Lease]
 def lease(backdoor: sa.Engine, clock: FakeClock) -> Opening:
     """Opens leases on the test's clock."""
 
-    def open_lease(run_id: str = "engine-1", *, lasts: timedelta = LASTS) -> Lease:
-        opened = Lease(backdoor, run_id, duration=lasts, clock=clock)
+    def open_lease(engine_run_id: str = "engine-1", *, lasts: timedelta = LASTS) -> Lease:
+        opened = Lease(backdoor, engine_run_id, duration=lasts, clock=clock)
         opened.open()
         return opened
 
@@ -59,7 +59,10 @@ def reader(url: str) -> Iterator[LedgerReader]:
 def ledger_under(lease: Lease) -> Ledger:
     """A ledger that writes as the run of this lease."""
     return Ledger(
-        lease._engine, clock=lease._clock, origin=EventOrigin(run_id=lease.run_id, plan_version="p1"), lease=lease
+        lease._engine,
+        clock=lease._clock,
+        origin=EventOrigin(engine_run_id=lease.engine_run_id, plan_version="p1"),
+        lease=lease,
     )
 
 
@@ -73,7 +76,7 @@ def test_partition_is_granted_to_one_run_at_a_time(lease: Opening, clock: FakeCl
     answer = second.claim(rest)
     assert dict(answer.granted) == {rest[1]: 1}
     holder = answer.held[rest[0]]
-    assert (holder.run_id, holder.fence, holder.claimed_at) == ("engine-1", 1, clock.now)
+    assert (holder.engine_run_id, holder.fence, holder.claimed_at) == ("engine-1", 1, clock.now)
     assert holder.expires_at == clock.now + LASTS
     assert str(holder) == "run engine-1 holds it, at least until 2026-03-01 00:01:00 UTC"
 
@@ -104,7 +107,7 @@ def test_renewal_keeps_but_never_revives_a_lease(lease: Opening, clock: FakeCloc
     assert not silent.renew()
     assert not ended.renew()
     for lost in (silent, ended):
-        with pytest.raises(LeaseLost, match=f"run {lost.run_id} may not write: .*; start a new run"):
+        with pytest.raises(LeaseLost, match=f"run {lost.engine_run_id} may not write: .*; start a new run"):
             lost.open()
         with pytest.raises(LeaseLost):
             lost.claim([key()])
@@ -159,7 +162,7 @@ def test_reader_lists_lease_holders(lease: Opening, reader: LedgerReader, backdo
     found = reader.leases.holders([key(day=1), key(day=2), key(day=3)])
     assert list(found) == [key(day=1)]
     holder = found[key(day=1)]
-    assert holder.run_id == "engine-1"
+    assert holder.engine_run_id == "engine-1"
     assert holder.claimed_at < holder.expires_at
     held.end()
     assert reader.leases.holders([key(day=1)]) == {}
@@ -202,7 +205,7 @@ def test_run_writes_only_partitions_it_holds(
     before = read_all_tables(backdoor)
     with pytest.raises(LeaseLost, match=f"^{key()}: run engine-1 may not write to it: ") as caught:
         WRITES[write](ledger_under(held))
-    assert (caught.value.run_id, caught.value.partition) == ("engine-1", str(key()))
+    assert (caught.value.engine_run_id, caught.value.partition) == ("engine-1", str(key()))
     assert not caught.value.is_transient
     assert read_all_tables(backdoor) == before
 
@@ -299,13 +302,16 @@ def test_takeover_and_late_write_are_serialized(postgres_url: str, first: str) -
                 with pytest.raises(LeaseLost, match="run engine-2 claimed it"):
                     waiting.result()
         assert plain.states.get(key()).attempt_count == (first == "write")
-        assert plain.leases.holders([key()])[key()].run_id == "engine-2"
+        assert plain.leases.holders([key()])[key()].engine_run_id == "engine-2"
 
 
-def end_lease(engine: sa.Engine, run_id: str) -> None:
+def end_lease(engine: sa.Engine, engine_run_id: str) -> None:
     """End the lease, as if it had run out."""
     database.transact(
-        engine, lambda c: c.execute(sa.update(leases).where(leases.c.run_id == run_id).values(ended_at=sa.func.now()))
+        engine,
+        lambda c: c.execute(
+            sa.update(leases).where(leases.c.engine_run_id == engine_run_id).values(ended_at=sa.func.now())
+        ),
     )
 
 
@@ -334,7 +340,7 @@ def test_waiting_claim_sees_the_new_holder(postgres_url: str) -> None:
             wait_until_a_transaction_waits(postgres_url)
             hold.set()
             assert dict(taking.result().granted) == {key(): 2}
-            assert waiting.result().held[key()].run_id == "engine-1"
+            assert waiting.result().held[key()].engine_run_id == "engine-1"
 
 
 def test_renewal_survives_an_outage(backdoor: sa.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -368,7 +374,7 @@ def test_outage_while_ending_the_lease_is_suppressed(
         lease.claim([key()])
     with pytest.raises(ZeroDivisionError), open_lease(url, "engine-2", duration=LASTS):
         raise ZeroDivisionError
-    assert reader.leases.holders([key()])[key()].run_id == "engine-1"
+    assert reader.leases.holders([key()])[key()].engine_run_id == "engine-1"
 
 
 @pytest.mark.invariant("O3")
@@ -382,7 +388,9 @@ def test_ending_a_run_ends_its_lease(lease: Opening, timed_ledger: Ledger, clock
     clock.tick(LASTS)
     assert log.list_expired_runs() == ["engine-2"]
     for each in (living, silent):
-        log.complete_run(EventOrigin(run_id=each.run_id, plan_version="p1"), RunStatus.FAILED, reason="it is gone")
+        log.complete_run(
+            EventOrigin(engine_run_id=each.engine_run_id, plan_version="p1"), RunStatus.FAILED, reason="it is gone"
+        )
         assert not each.renew()
     assert log.list_expired_runs() == []
     successor = lease("engine-3")
@@ -394,14 +402,14 @@ def test_database_refuses_invalid_lease_changes(lease: Opening, backdoor: sa.Eng
     """Triggers refuse a revived lease, a falling fence and a holder that changes under the same fence."""
     held, other = lease("engine-1"), lease("engine-2")
     held.claim([key()])
-    assert_refused(backdoor, "UPDATE claims SET run_id = 'engine-2'")
+    assert_refused(backdoor, "UPDATE claims SET engine_run_id = 'engine-2'")
     assert_refused(backdoor, "UPDATE claims SET fence = 0")
-    assert_refused(backdoor, "UPDATE claims SET run_id = 'nobody', fence = 2")
+    assert_refused(backdoor, "UPDATE claims SET engine_run_id = 'nobody', fence = 2")
     assert_refused(backdoor, "DELETE FROM claims")
     assert_refused(backdoor, "DELETE FROM leases")
     assert_refused(backdoor, "UPDATE leases SET expires_at = opened_at")
     other.end()
-    assert_refused(backdoor, "UPDATE leases SET ended_at = NULL WHERE run_id = 'engine-2'")
+    assert_refused(backdoor, "UPDATE leases SET ended_at = NULL WHERE engine_run_id = 'engine-2'")
     with pytest.raises(LedgerRefused):
         Lease(backdoor, "engine-3", duration=LASTS).claim([key("7")])
-    assert claims.c.keys()[-3:] == ["run_id", "fence", "claimed_at"]
+    assert claims.c.keys()[-3:] == ["engine_run_id", "fence", "claimed_at"]

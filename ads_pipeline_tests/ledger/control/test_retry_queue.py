@@ -291,7 +291,7 @@ def test_failed_fetch_keeps_the_request_id(timed_ledger: Ledger, log: EventLog, 
     timed_ledger.failed_fetches.record([failed], POLICY)
     rows = database.transact(backdoor, lambda c: c.exec_driver_sql("SELECT request_id FROM finished_attempts").all())
     (event,) = [
-        each.event for each in log.fetch(timed_ledger.origin.run_id) if each.event.event_type == "FetchFailed"
+        each.event for each in log.fetch(timed_ledger.origin.engine_run_id) if each.event.event_type == "FetchFailed"
     ]
     assert ([row.request_id for row in rows], event.event_data["request_id"]) == (["q-17"], "q-17")
 
@@ -338,7 +338,7 @@ def test_actions_without_state_change_emit_events(ledger: Ledger, log: EventLog)
         ledger.actions.execute(Action.CLEAR_TERMINAL, [OLD], action_request(f"clear-{number}"))
         record_failed_fetch(ledger, OLD, "timeout")
     ledger.actions.execute(Action.REPROCESS, [key("9")], action_request("reprocess"))
-    events = [each.event.event_type for each in log.fetch(ledger.origin.run_id)]
+    events = [each.event.event_type for each in log.fetch(ledger.origin.engine_run_id)]
     assert events[-7:] == [*(["TerminalMarked", "TerminalCleared", "FetchFailed"] * 2), "ReprocessRequested"]
 
 

@@ -14,23 +14,29 @@ from ads_pipeline.ledger.sql import database
 from ads_pipeline.testing.event_strategies import make_completions, make_event
 
 
-def stored_steps(log: EventLog, run_id: str) -> dict[str, StepStatus]:
+def stored_steps(log: EventLog, engine_run_id: str) -> dict[str, StepStatus]:
     """Return the status that a fold of later events begins with, of each step of the run."""
-    snapshot = log.get_snapshot(run_id)
+    snapshot = log.get_snapshot(engine_run_id)
     if snapshot is None:
         return {}
-    names = [EventSummary(0, "", logged.step_id, logged.persisted_at) for logged in log.fetch(run_id, limit=10_000)]
+    names = [
+        EventSummary(0, "", logged.step_id, logged.persisted_at) for logged in log.fetch(engine_run_id, limit=10_000)
+    ]
     open_run = replace(snapshot, status=RunStatus.RUNNING)
     return database.transact(log.engine, lambda connection: read_steps(connection, open_run, names))
 
 
-def complete_run(log: EventLog, run_id: str = "over", *, steps: int = 3) -> RunSnapshot:
+def complete_run(log: EventLog, engine_run_id: str = "over", *, steps: int = 3) -> RunSnapshot:
     """Append a completed run and return its stored snapshot."""
     log.append_many(
-        [make_event(run_id, "RunStarted"), *make_completions(run_id, steps), make_event(run_id, "RunCompleted")]
+        [
+            make_event(engine_run_id, "RunStarted"),
+            *make_completions(engine_run_id, steps),
+            make_event(engine_run_id, "RunCompleted"),
+        ]
     )
     Follower(log).catch_up()
-    snapshot = log.get_snapshot(run_id)
+    snapshot = log.get_snapshot(engine_run_id)
     assert snapshot is not None
     return snapshot
 

@@ -70,13 +70,15 @@ def test_change_without_its_event_is_rolled_back(url: str, backdoor: sa.Engine) 
         accepted_runs(ledger, [K])
         registered_runs(ledger, K, "r2")
     with open_part(EventLog, url) as log:
-        log.append(EventOrigin(run_id="other-plan", plan_version="p1").make_event("RunStarted", at=FakeClock()()))
-        log.append(EventOrigin(run_id="retired", plan_version="p2").make_event("RunFailed", at=FakeClock()()))
+        log.append(
+            EventOrigin(engine_run_id="other-plan", plan_version="p1").make_event("RunStarted", at=FakeClock()())
+        )
+        log.append(EventOrigin(engine_run_id="retired", plan_version="p2").make_event("RunFailed", at=FakeClock()()))
         Follower(log).catch_up()
         log.retire("retired")
     before = read_all_tables(backdoor)
-    for run_id in ("other-plan", "retired"):
-        with Ledger.opened(url, origin=EventOrigin(run_id=run_id, plan_version="p2")) as ledger:
+    for engine_run_id in ("other-plan", "retired"):
+        with Ledger.opened(url, origin=EventOrigin(engine_run_id=engine_run_id, plan_version="p2")) as ledger:
             for change in (
                 lambda ledger: ledger.registrations.register(sealed_runs(run(K, "r3"))),
                 lambda ledger: record_verdict(ledger, acceptance(run(K, "r2"))),
@@ -177,8 +179,11 @@ def check_agreement(engine: sa.Engine) -> None:
     assert len(tables["load_records"]) == len(events("PartitionLoaded"))
     changed = [step for step, _row in rows("control_action_partitions")]
     assert [step for step, _number in events("PartitionWithdrawn", "PartitionRequeued")] == sorted(changed)
-    heads = {row.run_id: row.last_seq for row in tables["run_head"]}
-    assert heads == {run_id: len([row for row in tables["run_events"] if row.run_id == run_id]) for run_id in heads}
+    heads = {row.engine_run_id: row.last_seq for row in tables["run_head"]}
+    assert heads == {
+        engine_run_id: len([row for row in tables["run_events"] if row.engine_run_id == engine_run_id])
+        for engine_run_id in heads
+    }
     ledger = Ledger(engine)
     for asset, known in ((RAW, {step for step, _row in rows("attempts")}), (WAREHOUSE, set(loads))):
         for partition, status in ledger.statuses.get_many(asset, PARTITIONS).items():

@@ -55,7 +55,7 @@ def test_ledger_events_share_the_time_order(timed_ledger: Ledger, clock: FakeClo
     log.append(origin.make_event("StepStarted", at=clock.now, step_id="s"))
     clock.tick()
     accepted_runs(timed_ledger, [key("2")])
-    logged = log.fetch(origin.run_id)
+    logged = log.fetch(origin.engine_run_id)
     assert len(logged) == 5
     assert all(earlier.persisted_at <= later.persisted_at for earlier, later in pairwise(logged))
 
@@ -109,16 +109,18 @@ def test_batches_in_different_orders_do_not_deadlock(log: EventLog, is_new: bool
     tries = count_transactions(log.engine)
     runs = [f"r{number}" for number in range(RUNS)]
     if not is_new:
-        log.append_many([make_event(run_id, "RunStarted") for run_id in runs])
+        log.append_many([make_event(engine_run_id, "RunStarted") for engine_run_id in runs])
     calls = list[list[Event]]()
     for thread in range(4):
-        events = [make_event(run_id, "StepStarted", f"s{thread}") for run_id in runs]
-        events += [make_event(run_id, "RunPaused") for run_id in random.Random(thread).sample(runs, numbered)]
+        events = [make_event(engine_run_id, "StepStarted", f"s{thread}") for engine_run_id in runs]
+        events += [
+            make_event(engine_run_id, "RunPaused") for engine_run_id in random.Random(thread).sample(runs, numbered)
+        ]
         calls.append(events[:: 1 if thread % 2 else -1])
     results = run_concurrently(calls, log)
     assert tries["begun"] == tries["committed"], "a transaction was retried"
     assert all(result.persisted for batch in results for result in batch)
-    seqs = {run_id: [each.run_seq for each in log.fetch(run_id)] for run_id in runs[::20]}
+    seqs = {engine_run_id: [each.run_seq for each in log.fetch(engine_run_id)] for engine_run_id in runs[::20]}
     assert all(found == list(range(1, len(found) + 1)) for found in seqs.values())
     heads = [head.last_seq for head, _snapshot in log.list_newest_runs(RUNS)]
     assert sum(heads) == 4 * (RUNS + numbered) + (0 if is_new else RUNS)
@@ -219,5 +221,5 @@ def run_concurrently(calls: list[list[Event]], log: EventLog) -> list[list[Appen
         return list(pool.map(append, calls))
 
 
-def _check_gapless(log: EventLog, run_id: str, count: int) -> None:
-    assert [each.run_seq for each in log.fetch(run_id)] == list(range(1, count + 1))
+def _check_gapless(log: EventLog, engine_run_id: str, count: int) -> None:
+    assert [each.run_seq for each in log.fetch(engine_run_id)] == list(range(1, count + 1))

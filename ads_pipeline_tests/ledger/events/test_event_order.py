@@ -30,15 +30,15 @@ RUNS: Final = tuple(f"run-{number}" for number in range(4))
 WRITERS: Final = 8
 EVENTS_PER_WRITER: Final = 500 * min(TIMES, 5)
 SINGLE_APPENDS: Final = EVENTS_PER_WRITER // 10  # per writer; the other events are appended in batches
-Position = tuple[str, int, str]  # run_id, run_seq, step_id
+Position = tuple[str, int, str]  # engine_run_id, run_seq, step_id
 
 
 class RolledBack(Exception):
     """Raised by a writer to roll back its transaction."""
 
 
-def step_completed(run_id: str, step_id: str) -> Event:
-    return make_event(run_id, "StepCompleted", step_id)
+def step_completed(engine_run_id: str, step_id: str) -> Event:
+    return make_event(engine_run_id, "StepCompleted", step_id)
 
 
 def writer_events(writer: int, count: int) -> list[Event]:
@@ -87,18 +87,20 @@ def write_events(url: str, writer: int, acknowledged: Path) -> None:
 def append(log: EventLog, events: Sequence[Event], *, to: int) -> None:
     """Append, and write the acknowledged positions to a file descriptor without a buffer."""
     results = [log.append(events[0])] if len(events) == 1 else log.append_many(events)
-    appended = [(each.run_id, result.run_seq, each.step_id) for each, result in zip(events, results, strict=True)]
+    appended = [
+        (each.engine_run_id, result.run_seq, each.step_id) for each, result in zip(events, results, strict=True)
+    ]
     os.write(to, "".join(json.dumps(position) + "\n" for position in appended).encode())
 
 
 def poll_all_runs(url: str, done: threading.Event) -> dict[str, list[LoggedEvent]]:
     """Poll every run for new events until the writers are done and no event is left."""
-    received: dict[str, list[LoggedEvent]] = {run_id: [] for run_id in RUNS}
+    received: dict[str, list[LoggedEvent]] = {engine_run_id: [] for engine_run_id in RUNS}
     with open_part(EventReader, url) as reader:
         while True:
             is_last_poll, new_count = done.is_set(), 0
-            for run_id, logged in received.items():
-                page = reader.fetch(run_id, after_seq=logged[-1].run_seq if logged else 0, limit=200)
+            for engine_run_id, logged in received.items():
+                page = reader.fetch(engine_run_id, after_seq=logged[-1].run_seq if logged else 0, limit=200)
                 logged.extend(page)
                 new_count += len(page)
             if is_last_poll and not new_count:
@@ -108,11 +110,15 @@ def poll_all_runs(url: str, done: threading.Event) -> dict[str, list[LoggedEvent
 
 def read_acknowledged(files: Sequence[Path]) -> list[Position]:
     lines = [line for file in files for line in file.read_text().splitlines() if line]
-    return [(run_id, seq, step_id) for run_id, seq, step_id in map(json.loads, lines)]
+    return [(engine_run_id, seq, step_id) for engine_run_id, seq, step_id in map(json.loads, lines)]
 
 
 def positions(received: dict[str, list[LoggedEvent]]) -> list[Position]:
-    return [(run_id, each.run_seq, str(each.event.step_id)) for run_id, logged in received.items() for each in logged]
+    return [
+        (engine_run_id, each.run_seq, str(each.event.step_id))
+        for engine_run_id, logged in received.items()
+        for each in logged
+    ]
 
 
 @pytest.mark.invariant("E1", "E2", "E3", "E4")
@@ -175,9 +181,9 @@ def test_events_of_killed_writers_are_not_lost(url: str, tmp_path: Path) -> None
     acknowledged = read_acknowledged(files)
     assert len(acknowledged) > 200, "too few events were appended"
     assert set(acknowledged) <= set(positions(received))
-    for run_id, logged in received.items():
+    for engine_run_id, logged in received.items():
         assert [each.run_seq for each in logged] == list(range(1, len(logged) + 1))
-        assert len({each.idempotency_key for each in logged}) == len(logged), run_id
+        assert len({each.idempotency_key for each in logged}) == len(logged), engine_run_id
     # The last batch of a killed writer may be stored without an acknowledgement.
     assert len(set(positions(received)) - set(acknowledged)) <= 20 * len(files)
 

@@ -129,14 +129,14 @@ def test_find_runs_matches_the_prefix_literally(log: EventLog, reader: EventRead
 def test_only_retirable_runs_are_listed(url: str, clock: FakeClock) -> None:
     """Retirable runs ended before the moment, are folded to the end and still have events."""
     with open_part(EventLog, url, clock=clock) as log:
-        log.append_many([make_event(run_id, "RunCompleted") for run_id in ("gone", "late", "old")])
+        log.append_many([make_event(engine_run_id, "RunCompleted") for engine_run_id in ("gone", "late", "old")])
         log.append(make_event("open", "RunStarted"))
         clock.tick()
         log.append(make_event("new", "RunCompleted"))
         Follower(log).catch_up()
         log.retire("gone")
         log.append(make_event("late", "NoteTaken"))
-        assert [(head.run_id, head.last_seq) for head in log.list_retirable_runs(clock.now)] == [("old", 1)]
+        assert [(head.engine_run_id, head.last_seq) for head in log.list_retirable_runs(clock.now)] == [("old", 1)]
         later = clock.now + timedelta(microseconds=1)
         assert log.retire_before(later) == ["new", "old"]
         assert log.list_retirable_runs(later) == []
@@ -152,8 +152,10 @@ def test_step_events_are_found_in_all_runs(timed_log: EventLog, clock: FakeClock
         if number < 3:
             Follower(timed_log).catch_up()
     timed_log.retire("r0")
-    found = [(each.event.run_id, each.run_seq) for each in timed_log.find_step_events("s1")]
+    found = [(each.event.engine_run_id, each.run_seq) for each in timed_log.find_step_events("s1")]
     assert found == [(f"r{number}", seq) for number in (1, 2, 3) for seq in (2, 4)]
-    assert [(each.event.run_id, each.run_seq) for each in timed_log.find_step_events("s1", limit=3)] == found[-3:]
+    assert [(each.event.engine_run_id, each.run_seq) for each in timed_log.find_step_events("s1", limit=3)] == found[
+        -3:
+    ]
     assert timed_log.find_step_events("s3") == []
     assert timed_log.find_step_events("s1")[0] == timed_log.fetch("r1")[1]

@@ -124,22 +124,22 @@ def test_run_with_a_lease_folds_its_events_after_each_write(ledger: Ledger) -> N
             raise LedgerUnavailable("the ledger's database is busy or out of reach: planned")
 
     sa.event.listen(ledger.engine, "begin", begin)
-    with Lease.held(ledger.engine, ledger.origin.run_id, duration=timedelta(hours=1)) as lease:
+    with Lease.held(ledger.engine, ledger.origin.engine_run_id, duration=timedelta(hours=1)) as lease:
         leased, folded = Ledger(ledger.engine, origin=ledger.origin, lease=lease), list[int]()
         lease.claim([key()])
-        for run_id in ("r1", "r2", "r3"):
-            leased.registrations.register(sealed_runs(run(key(), run_id)))
-            folded.append(stored_snapshot(ledger.events, ledger.origin.run_id).last_event_seq)
+        for engine_run_id in ("r1", "r2", "r3"):
+            leased.registrations.register(sealed_runs(run(key(), engine_run_id)))
+            folded.append(stored_snapshot(ledger.events, ledger.origin.engine_run_id).last_event_seq)
     assert folded == [1, 1, 3]
 
 
 @pytest.mark.invariant("L6")
 def test_verdict_of_a_run_with_a_lease_is_folded(ledger: Ledger) -> None:
     """Its event is written by the statement of the verdict, and not with the other events."""
-    with Lease.held(ledger.engine, ledger.origin.run_id, duration=timedelta(hours=1)) as lease:
+    with Lease.held(ledger.engine, ledger.origin.engine_run_id, duration=timedelta(hours=1)) as lease:
         lease.claim([key()])
         leased = Ledger(ledger.engine, origin=ledger.origin, lease=lease)
         (registered,) = registered_runs(leased, key(), "r1")
         leased.verdicts.record([acceptance(registered)])
-        run_id = ledger.origin.run_id
-        assert stored_snapshot(leased.events, run_id).last_event_seq == last_seq(leased.events, run_id) == 2
+        engine_run_id = ledger.origin.engine_run_id
+        assert stored_snapshot(leased.events, engine_run_id).last_event_seq == last_seq(leased.events, engine_run_id) == 2

@@ -36,7 +36,7 @@ from ads_pipeline_tests.ledger.test_database_constraints import read_all_tables
 K: Final = key()
 R1: Final = run(K, "r1")
 ORIGIN: Final = EventOrigin(
-    run_id="dagster-run-1",
+    engine_run_id="dagster-run-1",
     plan_version="plan-1",
     engine_attempt_id=2,
     adapter_version="dagster-1",
@@ -45,7 +45,7 @@ ORIGIN: Final = EventOrigin(
 
 
 def read_events(ledger: Ledger, *, after: int = 0) -> list[LoggedEvent]:
-    return EventReader(ledger.engine).fetch(ledger.origin.run_id, after_seq=after)
+    return EventReader(ledger.engine).fetch(ledger.origin.engine_run_id, after_seq=after)
 
 
 def read_event_keys(ledger: Ledger, *, after: int = 0) -> list[tuple[str, str, int | None]]:
@@ -246,7 +246,7 @@ def test_ledger_events_follow_the_event_contract(url: str, backdoor: sa.Engine) 
     texts = {row.run_seq: (row.event_data, row.engine_run_ref) for row in read_all_tables(backdoor)["run_events"]}
     for each in logged:
         event = each.event
-        assert (event.run_id, event.plan_version, event.engine_attempt_id) == ("dagster-run-1", "plan-1", 2)
+        assert (event.engine_run_id, event.plan_version, event.engine_attempt_id) == ("dagster-run-1", "plan-1", 2)
         assert (event.adapter_version, event.engine_run_ref) == ("dagster-1", {"job": "daily"})
         assert event.step_id in {str(K), str(key("2"))}
         assert each.idempotency_key == event.idempotency_key
@@ -261,10 +261,10 @@ def test_snapshot_of_ledger_events_has_a_step_per_partition(url: str) -> None:
         registered_runs(ledger, key("4"), "r1")
     with open_part(EventLog, url) as log:
         Follower(log).catch_up()
-        snapshot = log.get_snapshot(ORIGIN.run_id)
-        assert snapshot == log.project_snapshot(ORIGIN.run_id)
+        snapshot = log.get_snapshot(ORIGIN.engine_run_id)
+        assert snapshot == log.project_snapshot(ORIGIN.engine_run_id)
         assert (snapshot.status, snapshot.inconsistencies) == (RunStatus.RUNNING, 0)
-        assert stored_steps(log, ORIGIN.run_id) == {
+        assert stored_steps(log, ORIGIN.engine_run_id) == {
             str(K): StepStatus.SUCCEEDED,
             str(key("3")): StepStatus.SUCCEEDED,
             str(key("4")): StepStatus.RUNNING,
@@ -289,18 +289,18 @@ def test_ledger_without_origin_completes_its_run(url: str) -> None:
     """A ledger without an origin emits events in a new run, which completes at the end of the block."""
     with Ledger.opened(url) as ledger:
         accepted_runs(ledger, [K])
-        run_id = ledger.origin.run_id
+        engine_run_id = ledger.origin.engine_run_id
     with Ledger.opened(url) as other:
-        assert other.origin.run_id != run_id
+        assert other.origin.engine_run_id != engine_run_id
     with open_part(EventReader, url) as reader:
-        assert [each.event.event_type for each in reader.fetch(run_id)] == [
+        assert [each.event.event_type for each in reader.fetch(engine_run_id)] == [
             "RawSealed",
             "VerdictAccepted",
             "RunCompleted",
         ]
-        assert {each.event.plan_version for each in reader.fetch(run_id)} == {PLAN_VERSION}
-        assert reader.project_snapshot(run_id).status is RunStatus.COMPLETED
-        assert [head.run_id for head, _snapshot in reader.list_newest_runs()] == [run_id]
+        assert {each.event.plan_version for each in reader.fetch(engine_run_id)} == {PLAN_VERSION}
+        assert reader.project_snapshot(engine_run_id).status is RunStatus.COMPLETED
+        assert [head.engine_run_id for head, _snapshot in reader.list_newest_runs()] == [engine_run_id]
 
 
 def test_exception_fails_the_run(url: str) -> None:
@@ -316,7 +316,7 @@ def test_exception_fails_the_run(url: str) -> None:
     with pytest.raises(KeyError, match="mine"):
         fail()
     with open_part(EventReader, url) as reader:
-        snapshot = reader.project_snapshot(opened[0].origin.run_id)
+        snapshot = reader.project_snapshot(opened[0].origin.engine_run_id)
     assert (snapshot.status, snapshot.last_event_seq) == (RunStatus.FAILED, 3)
 
 

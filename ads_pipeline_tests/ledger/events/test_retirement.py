@@ -46,7 +46,7 @@ def test_logs_are_append_only(url: str, backdoor: sa.Engine, table: str) -> None
         accepted_runs(ledger, [key()])
         ledger.loads.publish([Publication(run=run(key(), "r1"), table_version=0)])
     assert read_all_tables(backdoor)[table]
-    column = "last_seq = last_seq - 1" if table == "run_head" else "run_id = run_id"
+    column = "last_seq = last_seq - 1" if table == "run_head" else "engine_run_id = engine_run_id"
     assert_refused(backdoor, f"UPDATE {table} SET {column}")
     assert_refused(backdoor, f"DELETE FROM {table}")
     if backdoor.dialect.name == "postgresql":
@@ -63,7 +63,7 @@ def test_logs_are_append_only(url: str, backdoor: sa.Engine, table: str) -> None
         "last_at = '2000-01-01T00:00:00.000000Z'",
         "opened_at = '2000-01-01T00:00:00.000000Z'",
         "plan_version = 'other'",
-        "run_id = 'other'",
+        "engine_run_id = 'other'",
         "retired_at = NULL",
         "retired_at = '2999-01-01T00:00:00.000000Z'",
     ],
@@ -79,12 +79,12 @@ def test_head_of_a_retired_run_is_immutable(log: EventLog, backdoor: sa.Engine, 
 @pytest.mark.invariant("E6")
 def test_only_events_of_a_retired_run_may_be_deleted(log: EventLog, backdoor: sa.Engine) -> None:
     """Events of other runs, ended or open, cannot be deleted."""
-    for run_id in ("over", "also-over"):
-        complete_run(log, run_id)
+    for engine_run_id in ("over", "also-over"):
+        complete_run(log, engine_run_id)
     log.append(make_event("open", "RunStarted"))
     log.retire("over")
-    for run_id in ("also-over", "open"):
-        assert_refused(backdoor, f"DELETE FROM run_events WHERE run_id = '{run_id}'")
+    for engine_run_id in ("also-over", "open"):
+        assert_refused(backdoor, f"DELETE FROM run_events WHERE engine_run_id = '{engine_run_id}'")
 
 
 @pytest.mark.invariant("E10")
@@ -92,7 +92,7 @@ def test_snapshot_cannot_go_back(log: EventLog, backdoor: sa.Engine) -> None:
     """The database refuses to lower a snapshot's `projected_seq` or to change its run."""
     complete_run(log)
     assert_refused(backdoor, "UPDATE run_head SET projected_seq = projected_seq - 1")
-    assert_refused(backdoor, "UPDATE run_head SET run_id = 'other'")
+    assert_refused(backdoor, "UPDATE run_head SET engine_run_id = 'other'")
 
 
 # Retiring.
@@ -105,7 +105,7 @@ def test_retire_keeps_head_and_snapshot(log: EventLog, backdoor: sa.Engine) -> N
     before = read_all_tables(backdoor)
     assert log.retire("over") == 5
     after = read_all_tables(backdoor)
-    assert after["run_events"] == [row for row in before["run_events"] if row.run_id == "other"]
+    assert after["run_events"] == [row for row in before["run_events"] if row.engine_run_id == "other"]
     assert after["run_events"]
     assert (log.fetch("over"), log.get_snapshot("over"), log.get_current_snapshot("over")) == ([], snapshot, snapshot)
     assert (stored_steps(log, "over"), len(stored_steps(log, "other"))) == ({}, 3)
@@ -125,7 +125,7 @@ def test_retired_run_accepts_no_events(log: EventLog) -> None:
     for events in ([known], [new], [make_event("other", "RunStarted"), known]):
         with pytest.raises(RunClosed) as closed:
             log.append_many(events)
-        assert closed.value.run_id == "over"
+        assert closed.value.engine_run_id == "over"
     assert log.get_head("other") is None
     with pytest.raises(EventsNotFound, match="retired"):
         log.project_snapshot("over")
@@ -183,8 +183,8 @@ def test_retire_before_uses_the_end_time(timed_log: EventLog, clock: FakeClock) 
 @pytest.mark.invariant("E6", "S16")
 def test_retirement_by_an_operator_is_logged_or_does_not_happen(log: EventLog, backdoor: sa.Engine) -> None:
     """The log and the deletion are one transaction."""
-    for run_id in ("over", "other"):
-        complete_run(log, run_id)
+    for engine_run_id in ("over", "other"):
+        complete_run(log, engine_run_id)
     request = action_request()
     assert log.retire("over", request) == 5
     (logged,) = AuditLog(log.engine).parts(request.action_id)

@@ -44,7 +44,7 @@ from ads_pipeline_tests.ledger.status.finished_attempts import (
 )
 from ads_pipeline_tests.polling import wait_for
 
-ORIGIN = EventOrigin(run_id="engine-1", plan_version="p1")
+ORIGIN = EventOrigin(engine_run_id="engine-1", plan_version="p1")
 T = TypeVar("T")
 FINAL_STATUSES = (RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED)
 
@@ -54,12 +54,14 @@ def with_origin(ledger: Ledger, origin: EventOrigin = ORIGIN) -> Ledger:
     return Ledger(ledger.engine, origin=origin)
 
 
-def read_events(log: RunCompletionLog, run_id: str = ORIGIN.run_id) -> list[tuple[str, str | None, Any]]:
-    return [(each.event.event_type, each.event.step_id, each.event.event_data) for each in log.fetch(run_id)]
+def read_events(
+    log: RunCompletionLog, engine_run_id: str = ORIGIN.engine_run_id
+) -> list[tuple[str, str | None, Any]]:
+    return [(each.event.event_type, each.event.step_id, each.event.event_data) for each in log.fetch(engine_run_id)]
 
 
-def count_steps(log: RunCompletionLog, run_id: str = ORIGIN.run_id) -> dict[StepStatus, int]:
-    return dict(log.project_snapshot(run_id).steps)
+def count_steps(log: RunCompletionLog, engine_run_id: str = ORIGIN.engine_run_id) -> dict[StepStatus, int]:
+    return dict(log.project_snapshot(engine_run_id).steps)
 
 
 def attempts_at(ledger: Ledger, partition: PartitionKey) -> list[tuple[str, AttemptOutcome]]:
@@ -92,7 +94,7 @@ def test_sealed_and_unjudged_partition_gets_an_attempt(
     assert attempts_at(ledger, judged) == [("r1", AttemptOutcome.SUCCEEDED)]
     row = read_status(ledger, unjudged)
     assert (last_attempt(row), materialization(row)) == (("r2", outcome), (None, None))
-    snapshot = log.project_snapshot(ORIGIN.run_id)
+    snapshot = log.project_snapshot(ORIGIN.engine_run_id)
     assert (snapshot.status, snapshot.inconsistencies) == (status, 0)
 
 
@@ -142,14 +144,14 @@ def test_concurrent_completions_count_once(url: str) -> None:
     partitions = keys(5)
     with Ledger.opened(url) as ledger:
         for turn in range(6):
-            origin = EventOrigin(run_id=f"engine-{turn}", plan_version="p1")
+            origin = EventOrigin(engine_run_id=f"engine-{turn}", plan_version="p1")
             with_origin(ledger, origin).registrations.register(
                 sealed_runs(*(run(each, f"r{turn}") for each in partitions))
             )
             results = _complete_concurrently(url, origin)
             assert sorted(map(len, results)) == [0] * 5 + [5]
             event_types = [
-                event_type for event_type, _, _ in read_events(RunCompletionLog(ledger.engine), origin.run_id)
+                event_type for event_type, _, _ in read_events(RunCompletionLog(ledger.engine), origin.engine_run_id)
             ]
             assert len(event_types) == 5 + 5 + 1
             assert event_types[-1].startswith("Run")
@@ -251,7 +253,7 @@ def test_verdict_racing_a_completion_is_consistent(url: str) -> None:
             return log.complete_run(origin, RunStatus.FAILED)
 
         for number, partition in enumerate(partitions):
-            origin = EventOrigin(run_id=f"engine-{number}", plan_version="p1")
+            origin = EventOrigin(engine_run_id=f"engine-{number}", plan_version="p1")
             (r1,) = registered_runs(with_origin(ledger, origin), partition, "r1")
             with ThreadPoolExecutor(1) as pool:
                 completion = pool.submit(complete, origin)
@@ -264,7 +266,7 @@ def test_verdict_racing_a_completion_is_consistent(url: str) -> None:
             assert last_attempt(read_status(ledger, partition)) == ("r1", judged)
             assert ledger.states.get(partition).attempt_count == 1
             expected = StepStatus.FAILED if left or number % 4 == 3 else StepStatus.SUCCEEDED
-            assert count_steps(log, origin.run_id) == {expected: 1}
+            assert count_steps(log, origin.engine_run_id) == {expected: 1}
         live = read_statuses(StatusTable(ledger.engine))
         StatusTable(ledger.engine).rebuild()
         assert read_statuses(StatusTable(ledger.engine)) == live
@@ -274,7 +276,7 @@ def test_completions_of_overlapping_runs_do_not_deadlock(url: str) -> None:
     """Runs that started the same partitions in different orders are completed at once, without a retry."""
     partitions = keys(20)
     with Ledger.opened(url) as ledger, database.open_checked_engine(url) as engine:
-        origins = [EventOrigin(run_id=f"engine-{number}", plan_version="p1") for number in range(4)]
+        origins = [EventOrigin(engine_run_id=f"engine-{number}", plan_version="p1") for number in range(4)]
         for number, origin in enumerate(origins):
             shuffled = random.Random(number).sample(partitions, len(partitions))
             with_origin(ledger, origin).registrations.register(
@@ -331,19 +333,19 @@ def test_run_of_a_killed_command_is_closed_after_two_hours(url: str, clock: Fake
         killed, other, leased = new_origin(), ORIGIN, new_origin()
         for origin in (killed, other, leased):
             log.append(origin.make_event("RunStarted", at=clock.now))
-        Lease(log.engine, leased.run_id, duration=timedelta(minutes=2), clock=clock).open()
+        Lease(log.engine, leased.engine_run_id, duration=timedelta(minutes=2), clock=clock).open()
         Follower(log).catch_up()
         clock.now += COMMAND_SILENCE - timedelta(seconds=1)
         assert log.close_silent_commands() == []
         clock.now += timedelta(seconds=2)
-        assert log.close_silent_commands() == [killed.run_id]
+        assert log.close_silent_commands() == [killed.engine_run_id]
         Follower(log).catch_up()
-        assert log.get_current_snapshot(killed.run_id).status is RunStatus.FAILED
-        assert read_events(log, killed.run_id)[-1] == ("RunFailed", None, {"why": COMMAND_KILLED})
-        assert log.list_open_runs() == sorted([other.run_id, leased.run_id])
+        assert log.get_current_snapshot(killed.engine_run_id).status is RunStatus.FAILED
+        assert read_events(log, killed.engine_run_id)[-1] == ("RunFailed", None, {"why": COMMAND_KILLED})
+        assert log.list_open_runs() == sorted([other.engine_run_id, leased.engine_run_id])
         assert log.close_silent_commands() == []
         clock.now += timedelta(days=1)
-        assert log.retire_before(clock.now) == [killed.run_id]
+        assert log.retire_before(clock.now) == [killed.engine_run_id]
 
 
 @pytest.mark.invariant("L6")

@@ -27,35 +27,41 @@ from ads_pipeline_tests.processes import run_script
 RUNS = tuple(f"run-{number}" for number in range(3))
 
 
-def make_step_events(run_id: str, count: int) -> list[Event]:
+def make_step_events(engine_run_id: str, count: int) -> list[Event]:
     """Return random events of seven steps of a run."""
-    chance = random.Random(run_id)
+    chance = random.Random(engine_run_id)
     return [
-        make_event(run_id, chance.choice(STEP_EVENT_TYPES), f"s{chance.randrange(7)}", logical_attempt_id=number + 1)
+        make_event(
+            engine_run_id, chance.choice(STEP_EVENT_TYPES), f"s{chance.randrange(7)}", logical_attempt_id=number + 1
+        )
         for number in range(count)
     ]
 
 
-def stored_snapshot(log: EventReader, run_id: str = "r") -> RunSnapshot:
-    snapshot = log.get_snapshot(run_id)
+def stored_snapshot(log: EventReader, engine_run_id: str = "r") -> RunSnapshot:
+    snapshot = log.get_snapshot(engine_run_id)
     assert snapshot is not None
     return snapshot
 
 
-def last_seq(log: EventReader, run_id: str) -> int:
-    head = log.get_head(run_id)
+def last_seq(log: EventReader, engine_run_id: str) -> int:
+    head = log.get_head(engine_run_id)
     return head.last_seq if head else 0
 
 
-def check_current(log: EventLog, run_id: str = "r") -> None:
+def check_current(log: EventLog, engine_run_id: str = "r") -> None:
     """Check that the stored snapshot and the stored steps are the fold of all events."""
-    assert stored_snapshot(log, run_id) == log.project_snapshot(run_id) == log.get_current_snapshot(run_id)
-    last = {each.event.step_id: each.event.event_type for each in log.fetch(run_id, limit=10_000)}
+    assert (
+        stored_snapshot(log, engine_run_id)
+        == log.project_snapshot(engine_run_id)
+        == log.get_current_snapshot(engine_run_id)
+    )
+    last = {each.event.step_id: each.event.event_type for each in log.fetch(engine_run_id, limit=10_000)}
     names = dict(zip(STEP_EVENT_TYPES, ("RUNNING", "SUCCEEDED", "FAILED", "CANCELLED", "SKIPPED"), strict=True))
     steps = {step: StepStatus(names[event_type]) for step, event_type in last.items() if step and event_type in names}
-    assert stored_steps(log, run_id) == steps
-    assert Counter(steps.values()) == dict(stored_snapshot(log, run_id).steps)
-    head = log.get_head(run_id)
+    assert stored_steps(log, engine_run_id) == steps
+    assert Counter(steps.values()) == dict(stored_snapshot(log, engine_run_id).steps)
+    head = log.get_head(engine_run_id)
     assert head is not None
     assert head.projected_seq == head.last_seq
 
@@ -69,7 +75,7 @@ def test_racing_followers_fold_each_event_once(url: str, log: EventLog) -> None:
     done = threading.Event()
 
     def append(writer: int) -> None:
-        events = [event for run_id in RUNS for event in make_step_events(run_id, 200)[writer::2]]
+        events = [event for engine_run_id in RUNS for event in make_step_events(engine_run_id, 200)[writer::2]]
         chance = random.Random(writer)
         chance.shuffle(events)
         while events:
@@ -98,24 +104,24 @@ def test_racing_followers_fold_each_event_once(url: str, log: EventLog) -> None:
         folded = sum(follower.result(600) for follower in followers)
         assert watching.result(600) > 10
     assert folded == 3 * 200, "an event was folded twice or not at all"
-    for run_id in RUNS:
-        check_current(log, run_id)
+    for engine_run_id in RUNS:
+        check_current(log, engine_run_id)
     assert missing_events(log.engine) == [0, 0, 0]
 
 
 def _watch(url: str, done: threading.Event) -> int:
     """Poll the snapshots and return how often one had advanced."""
-    seen = {run_id: RunSnapshot(run_id=run_id) for run_id in RUNS}
+    seen = {engine_run_id: RunSnapshot(engine_run_id=engine_run_id) for engine_run_id in RUNS}
     advances = 0
     with open_part(EventReader, url) as reader:
         while not done.is_set():
-            for run_id, before in seen.items():
-                now = reader.get_snapshot(run_id) or before
-                assert before.last_event_seq <= now.last_event_seq <= last_seq(reader, run_id)
+            for engine_run_id, before in seen.items():
+                now = reader.get_snapshot(engine_run_id) or before
+                assert before.last_event_seq <= now.last_event_seq <= last_seq(reader, engine_run_id)
                 assert sum(now.steps.values()) <= 7
                 assert now.stale_since is None, "there is no gap"
                 advances += now.last_event_seq > before.last_event_seq
-                seen[run_id] = now
+                seen[engine_run_id] = now
     return advances
 
 
@@ -155,35 +161,39 @@ def test_catch_up_ends_while_a_run_grows(url: str, log: EventLog, monkeypatch: p
 # Gaps.
 
 
-def append_with_a_gap(log: EventLog, backdoor: sa.Engine, run_id: str = "r") -> Event:
+def append_with_a_gap(log: EventLog, backdoor: sa.Engine, engine_run_id: str = "r") -> Event:
     """Append seven events without the fourth, and return the fourth."""
-    events = make_step_events(run_id, 7)
+    events = make_step_events(engine_run_id, 7)
     log.append_many(events[:3])
-    _skip_seq(backdoor, run_id)
+    _skip_seq(backdoor, engine_run_id)
     log.append_many(events[4:])
-    assert [each.run_seq for each in log.fetch(run_id)] == [1, 2, 3, 5, 6, 7]
+    assert [each.run_seq for each in log.fetch(engine_run_id)] == [1, 2, 3, 5, 6, 7]
     return events[3]
 
 
-def _skip_seq(backdoor: sa.Engine, run_id: str) -> None:
-    skipped = sa.update(run_head).where(run_head.c.run_id == run_id).values(last_seq=run_head.c.last_seq + 1)
+def _skip_seq(backdoor: sa.Engine, engine_run_id: str) -> None:
+    skipped = (
+        sa.update(run_head).where(run_head.c.engine_run_id == engine_run_id).values(last_seq=run_head.c.last_seq + 1)
+    )
     database.transact(backdoor, lambda connection: connection.execute(skipped))
 
 
 def _insert_at(log: EventLog, backdoor: sa.Engine, event: Event, run_seq: int) -> None:
     """Insert the event with this `run_seq`, as a late commit would."""
-    log.append(replace(event, run_id="elsewhere"))
+    log.append(replace(event, engine_run_id="elsewhere"))
     names = [column.name for column in run_events.c]
-    given = {"run_id": event.run_id, "run_seq": run_seq, "idempotency_key": event.idempotency_key}
+    given = {"engine_run_id": event.engine_run_id, "run_seq": run_seq, "idempotency_key": event.idempotency_key}
     row = [sa.literal(given[name]).label(name) if name in given else run_events.c[name] for name in names]
-    moved = sa.insert(run_events).from_select(names, sa.select(*row).where(run_events.c.run_id == "elsewhere"))
+    moved = sa.insert(run_events).from_select(names, sa.select(*row).where(run_events.c.engine_run_id == "elsewhere"))
     database.transact(backdoor, lambda connection: connection.execute(moved))
 
 
 def missing_events(engine: sa.Engine) -> list[int]:
     folded = sa.select(run_head.c.missing_events).where(run_head.c.status.is_not(None))
     return list(
-        database.transact(engine, lambda connection: connection.scalars(folded.order_by(run_head.c.run_id)).all())
+        database.transact(
+            engine, lambda connection: connection.scalars(folded.order_by(run_head.c.engine_run_id)).all()
+        )
     )
 
 
@@ -249,16 +259,16 @@ def test_gap_at_the_end_is_skipped(log: EventLog, backdoor: sa.Engine, fold_firs
 @pytest.mark.invariant("E13")
 def test_one_catch_up_skips_all_gaps(log: EventLog, backdoor: sa.Engine) -> None:
     """One `catch_up` skips gaps near the start of runs and after whole batches."""
-    for run_id in RUNS:
-        log.append(make_event(run_id, "RunStarted"))
-        Follower(log).fold_next_events(run_id)
-        _skip_seq(backdoor, run_id)
-        log.append_many(make_step_events(run_id, EVENTS_PER_TRANSACTION + 3))
-        _skip_seq(backdoor, run_id)
+    for engine_run_id in RUNS:
+        log.append(make_event(engine_run_id, "RunStarted"))
+        Follower(log).fold_next_events(engine_run_id)
+        _skip_seq(backdoor, engine_run_id)
+        log.append_many(make_step_events(engine_run_id, EVENTS_PER_TRANSACTION + 3))
+        _skip_seq(backdoor, engine_run_id)
     follower = Follower(log)
     assert follower.catch_up() == 3 * (EVENTS_PER_TRANSACTION + 3)
     assert (follower.catch_up(), log.list_lagging_runs(), missing_events(backdoor)) == (0, [], [2, 2, 2])
-    assert {stored_snapshot(log, run_id).stale_since for run_id in RUNS} == {None}
+    assert {stored_snapshot(log, engine_run_id).stale_since for engine_run_id in RUNS} == {None}
 
 
 # Catches up and kills itself at the n-th point: before each statement, before each commit, and at the end.

@@ -137,7 +137,7 @@ def test_discovery_emits_its_counts(timed_ledger: Ledger, clock: FakeClock) -> N
     for found in ([account("1", name="Secret & Sons")], [account("1"), account("2", "CANCELED")]):
         timed_ledger.accounts.record(SOURCE, found)
         clock.tick()
-    events = [each.event for each in timed_ledger.events.fetch(timed_ledger.origin.run_id)]
+    events = [each.event for each in timed_ledger.events.fetch(timed_ledger.origin.engine_run_id)]
     data = [dict(each.event_data) for each in events if each.event_type == "AccountsDiscovered"]
     assert [(each["found"], each["new"], each["parked"]) for each in data] == [(1, 1, 0), (2, 1, 1)]
     assert "Secret" not in str(data)
@@ -158,7 +158,7 @@ def test_failed_discoveries_are_known_since_when(timed_ledger: Ledger, clock: Fa
     assert (failed.since, failed.count, failed.last_read_at) == (read_at + timedelta(days=1), 2, read_at)
     assert failed.why == "the credentials\\x00 are refused"
     assert accounts.find_failed_discoveries("another_source") is None
-    events = [each.event for each in timed_ledger.events.fetch(timed_ledger.origin.run_id)]
+    events = [each.event for each in timed_ledger.events.fetch(timed_ledger.origin.engine_run_id)]
     assert [each.event_data["is_first"] for each in events if each.event_type == "DiscoveryFailed"] == [True, False]
     clock.tick(timedelta(days=1))
     accounts.record(SOURCE, [account("1")])

@@ -89,12 +89,14 @@ def test_window_frees_an_operation_after_24_hours(timed_ledger: Ledger, clock: F
 
 
 @contextmanager
-def ledger_of_run(url: str, run_id: str, clock: FakeClock) -> Iterator[Ledger]:
+def ledger_of_run(url: str, engine_run_id: str, clock: FakeClock) -> Iterator[Ledger]:
     """The ledger of a run that holds a lease of a minute, which it does not renew."""
     with database.open_checked_engine(url) as engine:
-        lease = Lease(engine, run_id, duration=timedelta(minutes=1), clock=clock)
+        lease = Lease(engine, engine_run_id, duration=timedelta(minutes=1), clock=clock)
         lease.open()
-        yield Ledger(engine, clock=clock, origin=EventOrigin(run_id=run_id, plan_version="p1"), lease=lease)
+        yield Ledger(
+            engine, clock=clock, origin=EventOrigin(engine_run_id=engine_run_id, plan_version="p1"), lease=lease
+        )
         lease.end()
 
 
@@ -110,7 +112,7 @@ def test_call_of_another_run_is_shared_until_it_ends(url: str, clock: FakeClock)
     with ledger_of_run(url, "first", clock) as first, ledger_of_run(url, "second", clock) as second:
         granted = first.quota.reserve_shared(REPORT, limits, shared)
         assert isinstance(granted, Granted)
-        assert second.quota.reserve_shared(overlapping, limits, shared) == OtherCall(run_id="first")
+        assert second.quota.reserve_shared(overlapping, limits, shared) == OtherCall(engine_run_id="first")
         assert second.quota.usage(SOURCE, limits).used == 1
         assert all(isinstance(second.quota.reserve_shared(each, limits, shared), Granted) for each in others)
         assert isinstance(second.quota.reserve(overlapping, limits), Granted), "a call that is not shared"
@@ -130,7 +132,7 @@ def test_final_answer_of_another_run_is_not_asked_for_again(url: str, clock: Fak
             assert isinstance(granted, Granted)
             refusal = OperationOutcome(outcome="denied", error_message="No permission\n", request_id="r-1")
             first.quota.finish(granted, refusal)
-            refused = OtherCall(run_id="first", refusal=replace(refusal, error_message="No permission\\n"))
+            refused = OtherCall(engine_run_id="first", refusal=replace(refusal, error_message="No permission\\n"))
             assert second.quota.reserve_shared(REPORT, limits, later) == refused
         assert second.quota.reserve_shared(REPORT, limits, shared) == refused
         next_backfill = replace(shared, at=clock.now + timedelta(seconds=1))
@@ -236,7 +238,7 @@ def test_outcome_is_a_second_row_and_one_event(timed_ledger: Ledger, backdoor: s
         ("finished", "ok", "q-1", 1250),
         ("reserved", None, None, None),
     ]
-    events = [each.event for each in timed_ledger.events.fetch(timed_ledger.origin.run_id)]
+    events = [each.event for each in timed_ledger.events.fetch(timed_ledger.origin.engine_run_id)]
     (spent,) = [each for each in events if each.event_type == "OperationSpent"]
     assert (spent.step_id, spent.event_data["rows_received"], spent.event_data["until"]) == (None, 17, "2026-02-28")
     assert timed_ledger.quota.usage(SOURCE, QuotaLimits()).used == 1
@@ -248,13 +250,13 @@ def test_operations_of_one_run_are_separate_events(timed_ledger: Ledger) -> None
         granted = timed_ledger.quota.reserve(Operation(source=SOURCE, kind=kind), QuotaLimits())
         assert isinstance(granted, Granted)
         timed_ledger.quota.finish(granted, OperationOutcome(outcome="transient"))
-    events = [each.event for each in timed_ledger.events.fetch(timed_ledger.origin.run_id)]
+    events = [each.event for each in timed_ledger.events.fetch(timed_ledger.origin.engine_run_id)]
     kinds = [each.event_data["kind"] for each in events if each.event_type == "OperationSpent"]
     assert kinds == [str(kind) for kind in OperationKind]
 
 
 def waiting_events(ledger: Ledger) -> list[dict[str, object]]:
-    events = [each.event for each in ledger.events.fetch(ledger.origin.run_id)]
+    events = [each.event for each in ledger.events.fetch(ledger.origin.engine_run_id)]
     return [dict(each.event_data) for each in events if each.event_type == "QuotaWaiting" and each.step_id is None]
 
 
@@ -274,7 +276,7 @@ def test_run_emits_one_event_when_it_has_to_wait(timed_ledger: Ledger, clock: Fa
         }
     ]
     with Ledger.opened(url, clock=clock) as other:
-        assert other.origin.run_id != timed_ledger.origin.run_id
+        assert other.origin.engine_run_id != timed_ledger.origin.engine_run_id
         assert isinstance(other.quota.reserve(FRESH, limits), Refused)
         assert [each["until"] for each in waiting_events(other)] == [instant_text(start + WINDOW)]
     assert len(waiting_events(timed_ledger)) == 1

@@ -29,7 +29,7 @@ def measured(verdict: Verdict, measures: Measures) -> Verdict:
 
 
 def restated_events(ledger: Ledger) -> list[dict[str, Any]]:
-    events = [each.event for each in ledger.events.fetch(ledger.origin.run_id)]
+    events = [each.event for each in ledger.events.fetch(ledger.origin.engine_run_id)]
     return [dict(each.event_data) for each in events if each.event_type == "PartitionRestated"]
 
 

@@ -32,7 +32,8 @@ VERDICT_ATTEMPTS = """
     ORDER BY attempt_no
 """
 OTHER_ATTEMPTS = """
-    SELECT asset, source, customer_id, query_name, logical_date, run_id, finished_at AS at, outcome, code_version
+    SELECT asset, source, customer_id, query_name, logical_date, attempt_id AS run_id,
+        finished_at AS at, outcome, code_version
     FROM finished_attempts ORDER BY finished_at
 """
 

@@ -185,7 +185,7 @@ def test_unjudged_rerun_keeps_the_materialization(
     url: str, ended: RunStatus, outcome: AttemptOutcome, shown: DisplayStatus
 ) -> None:
     """A success stays a success after a failed or cancelled rerun. Only a failed rerun changes the display status."""
-    origin = EventOrigin(run_id="engine-1", plan_version="p1")
+    origin = EventOrigin(engine_run_id="engine-1", plan_version="p1")
     with Ledger.opened(url, origin=origin) as ledger:
         accepted_runs(ledger, [key()])
         before = read_status(ledger, key())
@@ -204,7 +204,7 @@ def test_unjudged_rerun_keeps_the_materialization(
 def test_tenancies_have_separate_rows(url: str) -> None:
     """Every write uses the tenant and the workspace as part of the row key."""
     tenancy = Tenancy(tenant_id="acme", workspace_id="ads")
-    origin = EventOrigin(run_id="engine-1", plan_version="p1")
+    origin = EventOrigin(engine_run_id="engine-1", plan_version="p1")
     with Ledger.opened(url, tenancy=tenancy, origin=origin) as ledger:
         accepted_runs(ledger, [key()])
         publish_runs(ledger, run(key(), "r1"))

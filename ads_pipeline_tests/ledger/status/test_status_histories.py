@@ -76,7 +76,7 @@ class History:
         self.ledger, self.clock = ledger, clock
         self.keys = [key(customer) for customer in customers]
         self.runs: list[list[Run]] = [[], []]
-        self.origins = [EventOrigin(run_id=f"engine-{customer}", plan_version="p1") for customer in customers]
+        self.origins = [EventOrigin(engine_run_id=f"engine-{customer}", plan_version="p1") for customer in customers]
         self.published: dict[PartitionKey, str | None] = {}
         self.materialized: dict[tuple[str, PartitionKey], str] = {}
         self.attempted: dict[tuple[str, PartitionKey], tuple[str, AttemptOutcome]] = {}

@@ -331,14 +331,14 @@ def lease(run_id: str, until: datetime) -> str:
 def open_run(cli: CommandLine, silence: timedelta) -> str:
     """Create an open run whose newest event has this age."""
     with Ledger.opened(f"sqlite:///{cli.home / 'ledger.db'}") as ledger:
-        run_id = ledger.origin.run_id
+        run_id = ledger.origin.engine_run_id
         ledger.actions.execute(Action.REPROCESS, [PARTITION], action_request())
     cli.fold_events()
     at = instant_text(datetime.now(UTC) - silence)
     execute_sql(
         cli,
-        f"UPDATE run_head SET ended_at = NULL, status = 'RUNNING' WHERE run_id = '{run_id}'",
-        f"UPDATE run_head SET last_at = '{at}' WHERE run_id = '{run_id}'",
+        f"UPDATE run_head SET ended_at = NULL, status = 'RUNNING' WHERE engine_run_id = '{run_id}'",
+        f"UPDATE run_head SET last_at = '{at}' WHERE engine_run_id = '{run_id}'",
     )
     return run_id
 
@@ -430,7 +430,7 @@ def test_lagging_snapshots_are_reported(healthy_cli: CommandLine) -> None:
     execute_sql(
         healthy_cli,
         f"UPDATE run_events SET persisted_at = '{at}' WHERE run_seq = 1",
-        "INSERT INTO run_head (run_id, plan_version, last_seq, last_at, opened_at) "
+        "INSERT INTO run_head (engine_run_id, plan_version, last_seq, last_at, opened_at) "
         f"VALUES ('behind', 'p', 1, '{at}', '{at}')",
         "INSERT INTO run_events SELECT 'behind', 1, event_id, event_type, step_id, 1, NULL, event_data, "
         "engine_run_ref, idempotency_key, emitted_at, persisted_at, NULL, NULL, NULL FROM run_events LIMIT 1",

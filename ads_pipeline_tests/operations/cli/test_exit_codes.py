@@ -69,7 +69,7 @@ HEAVY = ("dagster", "pyspark", "duckdb", "pandas", "pyarrow", "pandera")
         (BadCommand("exchange them"), 64),
         (EventsNotFound("r1", "none"), 64),
         (RunOpen("r1", "RUNNING"), 64),
-        (BadEvent("run_id", "odd"), 65),
+        (BadEvent("engine_run_id", "odd"), 65),
         (RunClosed("r1", "retired"), 65),
         (RunDamaged("x", "short"), 65),
         (CopyDiffers("runs", rows=1, expected=2), 65),

@@ -77,7 +77,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     document["queries"] = {QUERY: query}
     (home / "google_apis.yaml").write_text(yaml.safe_dump(document))
     settings = read_settings({"ADS_PIPELINE_HOME": str(home)})
-    with Ledger.opened(settings.database_url, origin=EventOrigin(run_id=RUN_ID, plan_version="1")) as ledger:
+    with Ledger.opened(settings.database_url, origin=EventOrigin(engine_run_id=RUN_ID, plan_version="1")) as ledger:
         _fill(ledger)
     return home
 

@@ -232,7 +232,7 @@ def test_run_that_cannot_be_loaded_is_a_fact_once(ledger: Ledger, reading: Readi
 @pytest.mark.parametrize(("status", "kinds"), [(RunStatus.FAILED, [Kind.RUN_DIED]), (RunStatus.CANCELLED, [])])
 def test_dead_run_is_a_fact_once(url: str, reading: Reading, status: RunStatus, kinds: Sequence[Kind]) -> None:
     """With the number of sealed runs that it left without a verdict. A run that somebody cancelled is none."""
-    origin = EventOrigin(run_id="run-1", plan_version=PLAN_VERSION, engine_run_ref={"job": "j"})
+    origin = EventOrigin(engine_run_id="run-1", plan_version=PLAN_VERSION, engine_run_ref={"job": "j"})
     with Ledger.opened(url, origin=origin) as ledger:
         ledger.registrations.register(sealed_runs(run(key(), "r1")))
         ledger.events.append(origin.make_event("StepStarted", at=NOW, step_id=str(key())))

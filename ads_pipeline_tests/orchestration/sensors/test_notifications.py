@@ -144,7 +144,7 @@ def test_each_kind_arrives_once(deployment: Deployment, server: WebhookServer, t
     """Each with its own key, and with a command that the command line accepts."""
     ledger, origin = (
         deployment.ledger,
-        EventOrigin(run_id="run-1", plan_version=PLAN_VERSION, engine_run_ref={"job": "j"}),
+        EventOrigin(engine_run_id="run-1", plan_version=PLAN_VERSION, engine_run_ref={"job": "j"}),
     )
     accepted_runs(ledger, [key(1), key(2), key(3), key(4, 2), key(7)])
     ledger.loads.record_failed({run(key(7), "r1"): "its payload is gone"})

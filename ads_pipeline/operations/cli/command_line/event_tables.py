@@ -38,17 +38,17 @@ def event_to_json(logged: LoggedEvent) -> dict[str, Any]:
 
 def run_to_json(head: RunHead, snapshot: RunSnapshot | None) -> dict[str, Any]:
     """Merge the head and the snapshot of a run. Without a snapshot its fields are null."""
-    values = dict.fromkeys(asdict(RunSnapshot(run_id=head.run_id))) if snapshot is None else asdict(snapshot)
-    row = {"run_id": head.run_id, "status": None, "events": head.last_seq} | values | asdict(head)
+    values = dict.fromkeys(asdict(RunSnapshot(engine_run_id=head.engine_run_id))) if snapshot is None else asdict(snapshot)
+    row = {"engine_run_id": head.engine_run_id, "status": None, "events": head.last_seq} | values | asdict(head)
     del row["last_seq"]
     return row
 
 
 def runs_table(runs: Sequence[Fields], *, full_ids: bool) -> list[RenderableType]:
     """A table of runs as `run_to_json` gives them."""
-    names = shorten_names([row["run_id"] for row in runs])
+    names = shorten_names([row["engine_run_id"] for row in runs])
     columns = (
-        Column("run", "run_id" if full_ids else lambda row: names[row["run_id"]], wrap=True),
+        Column("run", "engine_run_id" if full_ids else lambda row: names[row["engine_run_id"]], wrap=True),
         Column("status", _status_and_marks),
         Column("events", "events"),
         Column("steps", lambda row: _format_step_counts(row["steps"] or {}), wrap=True),
@@ -72,7 +72,7 @@ def summary_table(head: RunHead, snapshot: RunSnapshot) -> Table:
     """The summary of a run. Facts without a value are left out."""
     conflicts, misfits = head.payload_conflicts, snapshot.inconsistencies
     facts = {
-        "run": head.run_id,
+        "run": head.engine_run_id,
         "status": snapshot.status,
         "plan": head.plan_version,
         "started": snapshot.started_at,

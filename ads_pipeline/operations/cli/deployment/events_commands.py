@@ -110,11 +110,11 @@ def tail(
             return
         _check_not_retired(head)
         if after > head.last_seq:
-            raise BadCommand(f"--after {after} is beyond the last event of run {head.run_id}, number {head.last_seq}")
+            raise BadCommand(f"--after {after} is beyond the last event of run {head.engine_run_id}, number {head.last_seq}")
         if follow:
-            _print_pages(_follow_events(reader, head.run_id, after, limit), as_json=as_json)
+            _print_pages(_follow_events(reader, head.engine_run_id, after, limit), as_json=as_json)
             return
-        page = reader.fetch(head.run_id, after_seq=after, limit=limit or DEFAULT_PAGE_SIZE)
+        page = reader.fetch(head.engine_run_id, after_seq=after, limit=limit or DEFAULT_PAGE_SIZE)
     _print_pages([page], as_json=as_json)
     last = page[-1].run_seq if page else after
     notes = [] if page else [f"no events after number {after}, which is the last"]
@@ -124,10 +124,10 @@ def tail(
 
 
 def _show_snapshot(reader: EventReader, head: RunHead, *, all_steps: bool, as_json: bool) -> None:
-    current, steps = reader.get_current_run(head.run_id, tuple(StepStatus) if all_steps else UNFINISHED)
+    current, steps = reader.get_current_run(head.engine_run_id, tuple(StepStatus) if all_steps else UNFINISHED)
     failed_first = sorted(steps.items(), key=lambda item: item[1] is not StepStatus.FAILED)
     shown = steps if all_steps or as_json else dict(failed_first[:MAX_STEPS])
-    listed = list(_read_last_events(reader, head.run_id, shown))
+    listed = list(_read_last_events(reader, head.engine_run_id, shown))
     fields = [
         {"step_id": step, "status": status, "last_event": last and event_to_json(last)}
         for step, status, last in listed
@@ -141,13 +141,13 @@ def _show_snapshot(reader: EventReader, head: RunHead, *, all_steps: bool, as_js
 
 
 def _follow_events(
-    reader: EventReader, run_id: str, after: int, limit: int | None
+    reader: EventReader, engine_run_id: str, after: int, limit: int | None
 ) -> Iterator[Sequence[LoggedEvent]]:
     """Yield the run's events after a sequence number as they are appended, until the run has ended."""
-    current, last_seq = reader.get_current_snapshot(run_id), after
+    current, last_seq = reader.get_current_snapshot(engine_run_id), after
     remaining = sys.maxsize if limit is None else limit
     while remaining > 0:
-        page = reader.fetch(run_id, after_seq=last_seq, limit=min(remaining, DEFAULT_PAGE_SIZE))
+        page = reader.fetch(engine_run_id, after_seq=last_seq, limit=min(remaining, DEFAULT_PAGE_SIZE))
         if page:
             yield page
             last_seq, remaining = page[-1].run_seq, remaining - len(page)
@@ -155,7 +155,7 @@ def _follow_events(
         elif current.status.is_terminal:
             return
         else:
-            _check_not_retired(reader.get_head(run_id))
+            _check_not_retired(reader.get_head(engine_run_id))
             time.sleep(POLL_INTERVAL.total_seconds())
 
 
@@ -163,7 +163,7 @@ def _check_not_retired(head: RunHead | None) -> None:
     """Raise EventsNotFound for a retired run. A run may be retired while it is followed."""
     if head is not None and head.retired_at is not None:
         why = f"its events were retired at {format_instant(head.retired_at)}; --snapshot shows what it did"
-        raise EventsNotFound(head.run_id, why)
+        raise EventsNotFound(head.engine_run_id, why)
 
 
 def _print_pages(pages: Iterable[Sequence[LoggedEvent]], *, as_json: bool) -> None:
@@ -178,8 +178,8 @@ def _print_pages(pages: Iterable[Sequence[LoggedEvent]], *, as_json: bool) -> No
 
 
 def _read_last_events(
-    reader: EventReader, run_id: str, steps: Mapping[str, StepStatus]
+    reader: EventReader, engine_run_id: str, steps: Mapping[str, StepStatus]
 ) -> Iterator[tuple[str, StepStatus, LoggedEvent | None]]:
     for batch in split_batches(steps, STEPS_PER_QUERY):
-        last_events = reader.get_last_step_events(run_id, batch)
+        last_events = reader.get_last_step_events(engine_run_id, batch)
         yield from ((step_id, steps[step_id], last_events.get(step_id)) for step_id in batch)

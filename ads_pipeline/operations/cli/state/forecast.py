@@ -44,7 +44,7 @@ def forecast_fields(forecast: RetryForecast) -> dict[str, object]:
         "requested": request and request.kind,
         "requested_at": iso_instant(request.requested_at if request else None),
         "requested_by_action": request and request.action_id,
-        "held_by_run": forecast.holder and forecast.holder.run_id,
+        "held_by_run": forecast.holder and forecast.holder.engine_run_id,
         "parked": [f"{parking.scope} {parking.name}" for parking in forecast.parkings],
     }
 

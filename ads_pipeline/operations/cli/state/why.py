@@ -243,10 +243,10 @@ def _action_line(logged: PartitionAction) -> tuple[str, str]:
 
 
 def _event_lines(events: Sequence[LoggedEvent]) -> Iterator[tuple[str, str]]:
-    names = shorten_names(list(dict.fromkeys(logged.event.run_id for logged in events)))
+    names = shorten_names(list(dict.fromkeys(logged.event.engine_run_id for logged in events)))
     for logged in events:
         event = logged.event
-        line = f"{names[event.run_id]}  {event.event_type}  {format_event_data(event.event_data)}"
+        line = f"{names[event.engine_run_id]}  {event.event_type}  {format_event_data(event.event_data)}"
         yield format_instant(logged.persisted_at), line.rstrip()
     if not events:
         yield "", "no event is stored"

@@ -65,7 +65,7 @@ def test_lagging_stale_and_retired_runs_are_marked(cli: CommandLine, log: EventL
     log.append(make_event("late", "NoteTaken"))
     with backdoor.begin() as connection:
         connection.execute(
-            sa.text("UPDATE run_head SET stale_since = '2026-03-02T04:30:00.000000Z' WHERE run_id = 'torn'")
+            sa.text("UPDATE run_head SET stale_since = '2026-03-02T04:30:00.000000Z' WHERE engine_run_id = 'torn'")
         )
     cells = cli.run("events", "runs").out.split()
     assert all(cells.count(mark) == 1 for mark in ("retired", "stale", "behind"))
@@ -94,7 +94,7 @@ def test_runs_json_has_head_and_snapshot_fields(cli: CommandLine, log: EventLog)
     """Each object has every field of head and snapshot. Without a snapshot its fields are null."""
     log.append_many(make_run())
     (before,) = cli.run("events", "runs", "--json").objects
-    assert (before["run_id"], before["events"], before["projected_seq"], before["status"]) == (RUN, 7, 0, None)
+    assert (before["engine_run_id"], before["events"], before["projected_seq"], before["status"]) == (RUN, 7, 0, None)
     Follower(log).catch_up()
     (after,) = cli.run("events", "runs", "--json").objects
     assert after["steps"] == {"FAILED": 1, "RUNNING": 1, "SUCCEEDED": 1}

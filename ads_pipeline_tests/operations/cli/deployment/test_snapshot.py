@@ -123,7 +123,7 @@ def test_full_run_id_is_accepted(cli: CommandLine, log: EventLog) -> None:
     """A full run id is accepted even if it is short or a prefix of others."""
     log.append_many([make_event(run_id, "RunStarted") for run_id in ("r1", "run-1", "run-10")])
     for name in ("r1", "run-1", "run-10"):
-        assert cli.run("events", "tail", name, "--json").objects[0]["run_id"] == name
+        assert cli.run("events", "tail", name, "--json").objects[0]["engine_run_id"] == name
 
 
 @pytest.mark.parametrize(

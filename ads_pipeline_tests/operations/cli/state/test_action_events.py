@@ -36,7 +36,7 @@ def test_action_folds_its_own_events(cli: CommandLine, words: tuple[str, ...]) -
     assert cli.run(*words, *REASON).code == 0
     (newest, *_) = cli.run("events", "runs", "--json").objects
     assert newest["status"] == "COMPLETED"
-    (snapshot,) = cli.run("events", "tail", "--snapshot", newest["run_id"], "--json").objects
+    (snapshot,) = cli.run("events", "tail", "--snapshot", newest["engine_run_id"], "--json").objects
     assert (snapshot["status"], snapshot["projected_seq"]) == ("COMPLETED", snapshot["events"])
     with open_part(EventReader, ledger_url(cli)) as reader:
         assert reader.get_lag() == timedelta(0)
