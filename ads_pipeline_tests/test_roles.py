@@ -33,15 +33,15 @@ from ads_pipeline_tests.operations.cli.state.builders import FAILED, REASON, SUC
 CHECKOUT = Path(ads_pipeline.__file__).parent.parent
 TABLES = [table.name for table in database.METADATA.sorted_tables]
 EVENT_TABLES = {"run_head", "run_events"}
-RETRY_TABLES = {"parkings", "retry_schedule", "finished_attempts", "partition_status"}
+RETRY_TABLES = {"parkings", "finished_attempts", "partition_status"}
 # The tables in which a role may insert rows.
 INSERTABLE = {
     Role.READER: set[str](),
     Role.EXTRACTOR: {"run_events", "partition_state"} | RETRY_TABLES,  # and heads of runs without a snapshot
     Role.OPERATOR: EVENT_TABLES
-    | {"partition_state", "control_actions", "control_action_partitions", "requests", "retry_schedule"}
-    | {"parkings", "accounts", "api_operations", "api_holds", "retry_resets"},
-    Role.RUNNER: {*TABLES} - {"control_actions", "control_action_partitions", "requests"},
+    | {"partition_state", "control_actions", "control_action_partitions", "retry_queue"}
+    | {"parkings", "accounts", "api_operations", "api_holds"},
+    Role.RUNNER: {*TABLES} - {"control_actions", "control_action_partitions", "retry_queue"},
 }
 FORBIDDEN_TO_ALL = (
     *(f"TRUNCATE {table} CASCADE" for table in TABLES),
@@ -197,7 +197,7 @@ def test_extractor_reports_failed_fetches_and_records_no_verdict(logins: Logins,
 
 @pytest.mark.invariant("S12", "E6")
 def test_extractor_changes_and_deletes_only_what_its_reports_need(logins: Logins) -> None:
-    """Of every column of every table, these alone can be updated, and only plans of retries can be deleted."""
+    """Of every column of every table, these alone can be updated, and no row can be deleted."""
     url, columns = logins.url(Role.EXTRACTOR), database.METADATA.tables
     updates = {
         f"UPDATE {table.name} SET {column.name} = {column.name} WHERE false": (table.name, column.name)
@@ -208,12 +208,12 @@ def test_extractor_changes_and_deletes_only_what_its_reports_need(logins: Logins
     assert {table for table, _column in changeable} == {
         "partition_state",
         "partition_status",
-        "retry_schedule",
+        "retry_queue",
         "run_head",
     }
     assert {column for table, column in changeable if table == "partition_state"} == {"updated_at"}
     deletes = {f"DELETE FROM {table} WHERE false": table for table in TABLES}
-    assert {deletes[each] for each in find_permitted(url, list(deletes))} == {"retry_schedule", "requests"}
+    assert find_permitted(url, list(deletes)) == []
 
 
 @pytest.mark.invariant("S12", "E6")

@@ -13,6 +13,7 @@ from ads_pipeline.ledger.role_guards import guard_statements
 from ads_pipeline.ledger.sql import database
 
 DAGSTER_SCHEMA: Final = "dagster_records"
+VIEWS: Final = ("failed_fetches",)
 
 
 class Role(StrEnum):
@@ -39,10 +40,12 @@ _OWN_EVENTS: Final = {
     "run_events": "INSERT",
 }
 _EVENTS: Final = {"run_head": "INSERT, UPDATE", "run_events": "INSERT"}
+# The columns of a planned retry. Only an operator requests a run.
+_PLAN: Final = "attempt_no, failures, error_class, failed_at, wait_until, due_at, why, planned_at"
+_INSERT_PLAN: Final = f"INSERT (source, customer_id, query_name, logical_date, {_PLAN})"
 _FAILED_FETCHES: Final = {
     "parkings": "INSERT",
-    "retry_schedule": "INSERT, UPDATE, DELETE",
-    "requests": "DELETE",
+    "retry_queue": f"{_INSERT_PLAN}, UPDATE ({_PLAN})",
     "finished_attempts": "INSERT",
     "partition_status": "INSERT, UPDATE",
 }
@@ -50,7 +53,6 @@ _EXTRACTION: Final = {
     "accounts": "INSERT, UPDATE",
     "api_operations": "INSERT",
     "api_holds": "INSERT, UPDATE",
-    "retry_resets": "INSERT, UPDATE",
 }
 # Beyond SELECT on all tables, which every role has.
 RIGHTS: Final[Mapping[Role, Mapping[str, str]]] = {
@@ -63,6 +65,7 @@ RIGHTS: Final[Mapping[Role, Mapping[str, str]]] = {
     | _EXTRACTION
     | {
         "parkings": "INSERT, DELETE",  # discovery releases what it parked
+        "retry_queue": f"{_INSERT_PLAN}, UPDATE ({_PLAN}, released_at, recovered_at), DELETE",
         "runs": "INSERT",
         "partition_state": "INSERT, UPDATE",
         "attempts": "INSERT",
@@ -80,8 +83,7 @@ RIGHTS: Final[Mapping[Role, Mapping[str, str]]] = {
         "warehouse_pointer": "UPDATE (availability, changed_at)",
         "control_actions": "INSERT",
         "control_action_partitions": "INSERT",
-        "requests": "INSERT, UPDATE, DELETE",
-        "retry_schedule": "INSERT, UPDATE, DELETE",
+        "retry_queue": "INSERT, UPDATE, DELETE",
         "parkings": "INSERT, DELETE",
     },
 }
@@ -114,7 +116,7 @@ def _execute_all(connection: sa.Connection, statements: Iterable[str]) -> None:
 
 def _statements(prefix: str) -> Iterator[str]:
     names = {role: f"{prefix}_{role}" for role in Role}
-    tables = [*(table.name for table in database.METADATA.sorted_tables), database.REVISION_TABLE]
+    tables = [*(table.name for table in database.METADATA.sorted_tables), *VIEWS, database.REVISION_TABLE]
     for role, name in names.items():
         yield _CREATE_ROLE.format(role=role, purpose=PURPOSES[role], name=name)
     owner, members = names[Role.OWNER], [name for role, name in names.items() if role is not Role.OWNER]

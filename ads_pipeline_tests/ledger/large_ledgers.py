@@ -310,7 +310,7 @@ _CONTROL: Final = (
     f"""INSERT INTO claims ({_KEY}, engine_run_id, fence, claimed_at)
     SELECT {_KEY}, CASE WHEN number % 100 = 7 THEN 'producing' ELSE 'produced-' || stamp END, 1, landed_1 FROM seeds
     WHERE runs >= 1""",
-    f"""INSERT INTO retry_schedule ({_KEY}, attempt_no, failures, error_class, failed_at, due_at, why, planned_at)
+    f"""INSERT INTO retry_queue ({_KEY}, attempt_no, failures, error_class, failed_at, due_at, why, planned_at)
     SELECT {_KEY}, CASE WHEN {_RETRIED} THEN 2 ELSE 1 END, CASE WHEN {_RETRIED} THEN 2 ELSE 1 END, 'row_contract',
         {_JUDGED}, CASE due WHEN 'now' THEN action_at WHEN 'later' THEN never END, 'tried once', {_JUDGED}
     FROM seeds WHERE status = 'failed'""",
@@ -325,7 +325,7 @@ _CONTROL: Final = (
     WHERE kind = 'plain' AND number % 1000 = 0""",
     f"""INSERT INTO control_action_partitions (action_id, {_KEY}, status_before, attempt_no)
     SELECT 'action-1', {_KEY}, status, 1 FROM seeds WHERE kind = 'plain' AND number % 1000 = 0""",
-    f"""INSERT INTO requests ({_KEY}, kind, action_id, attempt_no, requested_at)
+    f"""INSERT INTO retry_queue ({_KEY}, kind, action_id, requested_no, requested_at)
     SELECT {_KEY}, 'reprocess', 'action-1', 1, action_at FROM seeds WHERE kind = 'plain' AND number % 1000 = 0""",
     """INSERT INTO control_actions
         (action_id, action, operator, command, filters, reason, partitions_changed, performed_at)

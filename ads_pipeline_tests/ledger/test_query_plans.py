@@ -128,7 +128,7 @@ QUERIES: Final[Mapping[str, tuple[Query, set[str]]]] = {
         lambda ledger: [ledger.retry_queue.find_due(POLICY, lane, source=SOURCE, today=LAST_DAY) for lane in Lane],
         # Pending days whose fetch failed are due too, although nobody requested them.
         {
-            *("retry_schedule_due", "retry_schedule_pkey", FAILED_FETCHES, "requests_pkey"),
+            *("retry_queue_due", "retry_queue_pkey", FAILED_FETCHES),
             *(NOT_READY, *ATTEMPTS, *ELIGIBILITY),
         },
     ),
@@ -136,13 +136,13 @@ QUERIES: Final[Mapping[str, tuple[Query, set[str]]]] = {
         lambda ledger: [
             ledger.retry_queue.find_due_requests(POLICY, lane, source=SOURCE, today=LAST_DAY) for lane in Lane
         ],
-        {"requests_by_time", "requests_pkey", "retry_schedule_pkey", *ELIGIBILITY},
+        {"retry_queue_requested", "retry_queue_pkey", *ELIGIBILITY},
     ),
     "unplanned failures": (
         lambda ledger: database.transact(
             ledger.engine, lambda c: c.execute(retry_queue_queries.SELECT_UNSCHEDULED, {"limit": 1_000}).all()
         ),
-        {FAILED, "retry_schedule_pkey"},
+        {FAILED, "retry_queue_pkey"},
     ),
     "failures": (lambda ledger: ledger.retry_queue.find_failures(KEYS), {*ATTEMPTS, FAILED_FETCHES}),
     "lease holders": (lambda ledger: ledger.leases.holders(KEYS), {"claims_pkey", "leases_pkey"}),

@@ -285,7 +285,6 @@ FINAL_STATES: Final[Mapping[StateKind, frozenset[str]]] = {
             "load_records",
             "partition_state",
             "partition_status",
-            "retry_resets",
             "run_events",
             "runs",
             "warehouse_pointer",

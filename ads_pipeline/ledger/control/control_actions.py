@@ -24,7 +24,7 @@ from ads_pipeline.ledger.control.holds import lift_hold, lock_source
 from ads_pipeline.ledger.control.retry_queue import RetryQueue
 from ads_pipeline.ledger.control.retry_queue_queries import READ_MARKED
 from ads_pipeline.ledger.control.retry_resets import reset_retries
-from ads_pipeline.ledger.sql.control_tables import parkings, requests
+from ads_pipeline.ledger.sql.control_tables import parkings, retry_queue
 from ads_pipeline.ledger.sql.ledger_values import ActionRequest, ActionResult
 from ads_pipeline.ledger.sql.row_mapping import (
     decode_key,
@@ -33,7 +33,7 @@ from ads_pipeline.ledger.sql.row_mapping import (
     encode_state,
     key_of_table,
 )
-from ads_pipeline.ledger.sql.state_tables import control_action_partitions, partition_state
+from ads_pipeline.ledger.sql.state_tables import KEY, control_action_partitions, partition_state
 from ads_pipeline.ledger.sql.statements import KEY_COLUMNS, RowWrite, Statement, columns_of, insert, upsert
 from ads_pipeline.ledger.write_steps.audit_log import is_logged, log_action
 from ads_pipeline.ledger.write_steps.transactions import LedgerTransaction, LedgerWriter
@@ -77,7 +77,7 @@ _UPDATE_STATES: Final = RowWrite(
         partition_state.logical_date) = (given.source, given.customer_id, given.query_name, given.logical_date)
     """,
 )
-_UPSERT_REQUESTS: Final = upsert(requests)
+_UPSERT_REQUESTS: Final = upsert(retry_queue, *KEY, "kind", "action_id", "requested_no", "requested_at")
 # The given partitions with an open request for a new run whose fetch has not failed. The next verdict closes it.
 _READ_OPEN_REQUESTS: Final = Statement(
     "read_open_requests",
@@ -85,15 +85,9 @@ _READ_OPEN_REQUESTS: Final = Statement(
     """
     SELECT source, customer_id, query_name, logical_date
     FROM given
-    JOIN requests USING (source, customer_id, query_name, logical_date)
+    JOIN retry_queue USING (source, customer_id, query_name, logical_date)
     JOIN partition_state USING (source, customer_id, query_name, logical_date)
-    WHERE attempt_count = attempt_no AND NOT EXISTS (
-        SELECT 1 FROM retry_schedule
-        WHERE (retry_schedule.source, retry_schedule.customer_id, retry_schedule.query_name,
-            retry_schedule.logical_date) =
-                (requests.source, requests.customer_id, requests.query_name, requests.logical_date)
-                AND retry_schedule.attempt_no = requests.attempt_no
-            AND failed_at > requested_at)
+    WHERE attempt_count = requested_no AND (attempt_no = requested_no AND failed_at > requested_at) IS NOT TRUE
     """,
 )
 # The given pending partitions whose last fetch failed, if that was after their open request.
@@ -104,14 +98,9 @@ _READ_FAILED_FETCHES: Final = Statement(
     SELECT source, customer_id, query_name, logical_date
     FROM given
     JOIN partition_state USING (source, customer_id, query_name, logical_date)
-    JOIN retry_schedule USING (source, customer_id, query_name, logical_date)
-    WHERE status = 'pending' AND retry_schedule.attempt_no = attempt_count AND NOT EXISTS (
-        SELECT 1 FROM requests
-        WHERE (requests.source, requests.customer_id, requests.query_name, requests.logical_date) =
-            (retry_schedule.source, retry_schedule.customer_id, retry_schedule.query_name,
-                retry_schedule.logical_date)
-            AND requests.attempt_no = attempt_count
-            AND requested_at >= failed_at)
+    JOIN retry_queue USING (source, customer_id, query_name, logical_date)
+    WHERE status = 'pending' AND attempt_no = attempt_count
+        AND (requested_no = attempt_count AND requested_at >= failed_at) IS NOT TRUE
     """,
 )
 _READ_PRESENT_EVENTS: Final = Statement(
@@ -241,7 +230,7 @@ def _write_changes(
             "action_id": request.action_id,
             "requested_at": transaction.at,
         }
-        rows = (encode_key_by_name(state.key) | {"attempt_no": state.attempt_count} | opened for state in changed)
+        rows = (encode_key_by_name(state.key) | {"requested_no": state.attempt_count} | opened for state in changed)
         _UPSERT_REQUESTS.write(connection, rows)
 
 

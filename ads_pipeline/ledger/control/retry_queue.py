@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 import sqlalchemy as sa
 
 from ads_pipeline.domain.batches import split_batches
+from ads_pipeline.domain.fetching.outages import UNANSWERED
 from ads_pipeline.domain.fetching.quota import QUOTA_EXHAUSTED, Hold
 from ads_pipeline.domain.fetching.retry_forecast import (
     UNLIMITED_AGE,
@@ -40,9 +41,8 @@ from ads_pipeline.domain.quoting import printable
 from ads_pipeline.domain.transitions import Outcome, PartitionState
 from ads_pipeline.ledger.control import retry_queue_queries
 from ads_pipeline.ledger.control.holds import read_holds
-from ads_pipeline.ledger.control.retry_resets import read_resets
 from ads_pipeline.ledger.sql import database
-from ads_pipeline.ledger.sql.control_tables import parkings, requests, retry_schedule
+from ads_pipeline.ledger.sql.control_tables import parkings, retry_queue
 from ads_pipeline.ledger.sql.row_mapping import (
     decode_key,
     encode_key,
@@ -51,31 +51,19 @@ from ads_pipeline.ledger.sql.row_mapping import (
     pick_fields,
     read_clock,
 )
-from ads_pipeline.ledger.sql.state_tables import Day, instant_text
+from ads_pipeline.ledger.sql.state_tables import KEY, Day, instant_text
 from ads_pipeline.ledger.sql.statements import KEY_COLUMNS, Statement, query, select_given, upsert
 from ads_pipeline.ledger.write_steps.leases import Leases
 
 T = TypeVar("T")
 PARTITIONS_PER_TRANSACTION: Final = 1_000
 KEYS_PER_QUERY: Final = 10_000  # all keys of a query are one parameter, and callers may pass a million
-_READ_SCHEDULED: Final = select_given(retry_schedule)
-_READ_REQUESTS: Final = select_given(requests)
+_READ_QUEUED: Final = select_given(retry_queue)
 # The failed fetches of the given partitions.
 READ_FAILED_FETCHES: Final = Statement(
     "failed_fetches",
     KEY_COLUMNS,
-    """
-    SELECT finished_attempts.* FROM given JOIN finished_attempts USING (source, customer_id, query_name, logical_date)
-    WHERE error_class IS NOT NULL
-    """,
-)
-_READ_REQUEST_TIMES: Final = Statement(
-    "request_times",
-    KEY_COLUMNS,
-    """
-    SELECT source, customer_id, query_name, logical_date, requested_at
-    FROM given JOIN requests USING (source, customer_id, query_name, logical_date)
-    """,
+    "SELECT failed_fetches.* FROM given JOIN failed_fetches USING (source, customer_id, query_name, logical_date)",
 )
 # The verdicts on each given partition, beginning with the last accepted one.
 _READ_ATTEMPTS: Final = Statement(
@@ -93,20 +81,23 @@ _READ_ATTEMPTS: Final = Statement(
 )
 _READ_FAILED_REREADS: Final = query(
     """
-    SELECT retry_schedule.source, retry_schedule.customer_id, retry_schedule.query_name, retry_schedule.logical_date
-    FROM retry_schedule
+    SELECT retry_queue.source, retry_queue.customer_id, retry_queue.query_name, retry_queue.logical_date
+    FROM retry_queue
     JOIN partition_state
         ON (partition_state.source, partition_state.customer_id, partition_state.query_name,
             partition_state.logical_date) =
-                (retry_schedule.source, retry_schedule.customer_id, retry_schedule.query_name,
-                    retry_schedule.logical_date)
-    WHERE retry_schedule.source = :source AND retry_schedule.query_name = :query_name
-        AND retry_schedule.logical_date >= :since AND status = 'success' AND failed_at > updated_at
+                (retry_queue.source, retry_queue.customer_id, retry_queue.query_name, retry_queue.logical_date)
+    WHERE retry_queue.source = :source AND retry_queue.query_name = :query_name
+        AND retry_queue.logical_date >= :since AND failed_at IS NOT NULL
+        AND status = 'success' AND failed_at > updated_at
     """,
     since=Day(),
 )
 # A row based on more attempts is kept, because it is newer.
-_UPSERT_SCHEDULE: Final = upsert(retry_schedule, newer="retry_schedule.attempt_no <= excluded.attempt_no")
+_PLAN: Final = ("attempt_no", "failures", "error_class", "failed_at", "wait_until", "due_at", "why", "planned_at")
+_UPSERT_PLANS: Final = upsert(
+    retry_queue, *KEY, *_PLAN, newer="coalesce(retry_queue.attempt_no, 0) <= excluded.attempt_no"
+)
 
 
 class RetryQueue:
@@ -118,17 +109,18 @@ class RetryQueue:
 
     def find_scheduled(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, ScheduledRetry]:
         """The scheduled retry of each partition that has one."""
-        return {decode_key(row): _read_scheduled_retry(row) for row in self._read(_READ_SCHEDULED, keys)}
+        rows = self._read(_READ_QUEUED, keys)
+        return {decode_key(row): _read_scheduled_retry(row) for row in rows if row.failed_at is not None}
 
     def list_ended_waits(self, source: str, since: datetime, until: datetime) -> list[PartitionKey]:
         """The partitions whose wait for a quota ended after `since` and until then, and that were not tried again."""
         ended = (
-            retry_schedule.c.source == source,
-            retry_schedule.c.error_class == QUOTA_EXHAUSTED,
-            retry_schedule.c.due_at > since,
-            retry_schedule.c.due_at <= until,
+            retry_queue.c.source == source,
+            retry_queue.c.error_class == QUOTA_EXHAUSTED,
+            retry_queue.c.due_at > since,
+            retry_queue.c.due_at <= until,
         )
-        statement = sa.select(*key_of_table(retry_schedule)).where(*ended)
+        statement = sa.select(*key_of_table(retry_queue)).where(*ended)
         return sorted(decode_key(row) for row in self._transact(lambda c: c.execute(statement).all()))
 
     def list_failed_rereads(self, source: str, query_name: str, since: date) -> list[PartitionKey]:
@@ -138,7 +130,8 @@ class RetryQueue:
 
     def find_requests(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, OpenRequest]:
         """The last request for each partition that has one. It may be closed: compare its `attempt_no`."""
-        return {decode_key(row): _read_request(row) for row in self._read(_READ_REQUESTS, keys)}
+        rows = self._read(_READ_QUEUED, keys)
+        return {decode_key(row): _read_request(row) for row in rows if row.requested_at is not None}
 
     def find_marked(self, keys: Iterable[PartitionKey]) -> set[PartitionKey]:
         """The partitions among `keys` that are marked as terminal."""
@@ -161,8 +154,10 @@ class RetryQueue:
 
     def _forecast(self, states: Sequence[PartitionState], policy: RetryPolicy) -> dict[PartitionKey, RetryForecast]:
         keys = [state.key for state in states]
-        failures, scheduled = self.find_failures(keys), self.find_scheduled(keys)
-        requests, marked, holders = self.find_requests(keys), self.find_marked(keys), self._leases.holders(keys)
+        failures, queued = self.find_failures(keys), self._read(_READ_QUEUED, keys)
+        scheduled = {decode_key(row): _read_scheduled_retry(row) for row in queued if row.failed_at is not None}
+        requests = {decode_key(row): _read_request(row) for row in queued if row.requested_at is not None}
+        marked, holders = self.find_marked(keys), self._leases.holders(keys)
         parkings = [parking for source in {key.source for key in keys} for parking in self.list_parkings(source)]
         now = self._transact(self._now)
         holds = [hold for source in {key.source for key in keys} for hold in self._list_holds(source)]
@@ -245,7 +240,7 @@ class RetryQueue:
             _schedule(failure, attempt_no, policy, today)
             for failure, attempt_no in self._read_failures(connection, keys)
         ]
-        _UPSERT_SCHEDULE.write(connection, (_schedule_fields(retry) | {"planned_at": at} for retry in scheduled))
+        _UPSERT_PLANS.write(connection, (_schedule_fields(retry) | {"planned_at": at} for retry in scheduled))
         return scheduled
 
     def _list_holds(self, source: str) -> list[Hold]:
@@ -311,22 +306,28 @@ class RetryQueue:
 def _read_failed_fetches(
     connection: sa.Connection, keys: Sequence[PartitionKey]
 ) -> Iterator[tuple[PartitionKey, AttemptEnd]]:
-    """The failed fetches of partitions. Those before a request for a run, or before a reset, are forgiven."""
+    """The failed fetches of partitions. Those before a request, a release or a recovery are forgiven."""
     rows = READ_FAILED_FETCHES.execute(connection, map(encode_key, keys)).all()
-    if not rows:
-        return
-    resets = read_resets(connection, {key.source for key in keys})
-    requested = {
-        decode_key(row): row.requested_at for row in _READ_REQUEST_TIMES.execute(connection, map(encode_key, keys))
-    }
+    queued = {decode_key(row): row for row in _READ_QUEUED.execute(connection, map(encode_key, keys))} if rows else {}
     for row in rows:
-        key, at = decode_key(row), row.failed_at
-        is_forgiven = at <= requested[key] if key in requested else False
-        is_forgiven = is_forgiven or any(reset.forgives(key, row.error_class, at) for reset in resets)
-        yield (
-            key,
-            AttemptEnd(at=at, error_class=row.error_class, wait_until=row.wait_until, is_forgiven=is_forgiven),
+        key = decode_key(row)
+        end = AttemptEnd(
+            at=row.failed_at,
+            error_class=row.error_class,
+            wait_until=row.wait_until,
+            is_forgiven=_is_forgiven(row, queued.get(key)),
         )
+        yield key, end
+
+
+def _is_forgiven(failed: sa.Row[Any], queued: sa.Row[Any] | None) -> bool:
+    """Whether a failed fetch does not count any more."""
+    if queued is None:
+        return False
+    times = [queued.requested_at, queued.released_at]
+    if failed.error_class in UNANSWERED:
+        times.append(queued.recovered_at)
+    return any(at is not None and failed.failed_at <= at for at in times)
 
 
 def _batches(keys: Iterable[PartitionKey]) -> Iterator[Sequence[PartitionKey]]:
@@ -357,7 +358,9 @@ def _read_scheduled_retry(row: sa.Row[Any]) -> ScheduledRetry:
 
 
 def _read_request(row: sa.Row[Any]) -> OpenRequest:
-    return OpenRequest(key=decode_key(row), **pick_fields(OpenRequest, row, "key"))
+    return OpenRequest(
+        key=decode_key(row), attempt_no=row.requested_no, **pick_fields(OpenRequest, row, "key", "attempt_no")
+    )
 
 
 def _schedule_fields(retry: ScheduledRetry) -> dict[str, Any]:

@@ -69,60 +69,45 @@ READ_MARKED: Final = Statement(
     SELECT source, customer_id, query_name, logical_date FROM given WHERE {_is_marked("given")}
     """,
 )
+_WITH_STATE: Final = """
+    JOIN partition_state
+        ON (partition_state.source, partition_state.customer_id, partition_state.query_name,
+            partition_state.logical_date) =
+                (retry_queue.source, retry_queue.customer_id, retry_queue.query_name, retry_queue.logical_date)
+    """
 # The scheduled retries that are due, the longest due first. A pending partition without a request is due after a
 # failed fetch too; with a request, it waits for the retry of that. What had to wait, was parked or is forgiven has no
 # age limit.
 _DUE: Final = f"""
-    SELECT retry_schedule.* FROM retry_schedule
-    JOIN partition_state
-        ON (partition_state.source, partition_state.customer_id, partition_state.query_name,
-            partition_state.logical_date) =
-                (retry_schedule.source, retry_schedule.customer_id, retry_schedule.query_name,
-                    retry_schedule.logical_date)
-    WHERE retry_schedule.source = :source AND due_at <= :now AND attempt_count = retry_schedule.attempt_no
-        AND retry_schedule.logical_date BETWEEN :lane_since AND :until AND {_HAS_ATTEMPTS_LEFT}
-        AND (retry_schedule.logical_date >= :since
+    SELECT retry_queue.* FROM retry_queue {_WITH_STATE}
+    WHERE retry_queue.source = :source AND due_at <= :now AND attempt_count = attempt_no
+        AND retry_queue.logical_date BETWEEN :lane_since AND :until AND {_HAS_ATTEMPTS_LEFT}
+        AND (retry_queue.logical_date >= :since
             OR status = 'pending' AND (failures = 0 OR error_class IN :pending_classes))
-        AND (status = 'failed' OR status = 'pending' AND NOT EXISTS (
-            SELECT 1 FROM requests
-            WHERE (requests.source, requests.customer_id, requests.query_name, requests.logical_date) =
-                (partition_state.source, partition_state.customer_id, partition_state.query_name,
-                    partition_state.logical_date)
-                AND requests.attempt_no = attempt_count))
-        AND {_is_unblocked("retry_schedule")}
-    ORDER BY due_at, retry_schedule.source, retry_schedule.customer_id, retry_schedule.query_name,
-        retry_schedule.logical_date LIMIT :limit
+        AND (status = 'failed' OR status = 'pending' AND requested_no IS DISTINCT FROM attempt_count)
+        AND {_is_unblocked("retry_queue")}
+    ORDER BY due_at, retry_queue.source, retry_queue.customer_id, retry_queue.query_name,
+        retry_queue.logical_date LIMIT :limit
     """
 # The open requests that can run now, the oldest first. A request whose fetch failed after it was made waits for the
 # retry of that failure.
 _DUE_REQUESTS: Final = f"""
-    SELECT requests.*
-    FROM requests
-    JOIN partition_state
-        ON (partition_state.source, partition_state.customer_id, partition_state.query_name,
-            partition_state.logical_date) =
-                (requests.source, requests.customer_id, requests.query_name, requests.logical_date)
-    WHERE requests.source = :source AND attempt_count = requests.attempt_no
-        AND requests.logical_date BETWEEN :since AND :until
-        AND NOT EXISTS (
-            SELECT 1 FROM retry_schedule
-            WHERE (retry_schedule.source, retry_schedule.customer_id, retry_schedule.query_name,
-                retry_schedule.logical_date) =
-                    (requests.source, requests.customer_id, requests.query_name, requests.logical_date)
-                    AND failed_at > requested_at
-                AND (due_at IS NULL OR due_at > :now OR NOT {_HAS_ATTEMPTS_LEFT}))
-        AND {_is_unblocked("requests")}
-    ORDER BY requested_at, requests.source, requests.customer_id, requests.query_name,
-        requests.logical_date LIMIT :limit
+    SELECT retry_queue.* FROM retry_queue {_WITH_STATE}
+    WHERE retry_queue.source = :source AND requested_at IS NOT NULL AND attempt_count = requested_no
+        AND retry_queue.logical_date BETWEEN :since AND :until
+        AND (failed_at > requested_at
+            AND (due_at IS NULL OR due_at > :now OR NOT {_HAS_ATTEMPTS_LEFT})) IS NOT TRUE
+        AND {_is_unblocked("retry_queue")}
+    ORDER BY requested_at, retry_queue.source, retry_queue.customer_id, retry_queue.query_name,
+        retry_queue.logical_date LIMIT :limit
     """
 _IS_UNSCHEDULED: Final = """
     status = 'failed' AND NOT EXISTS (
-        SELECT 1 FROM retry_schedule
-        WHERE (retry_schedule.source, retry_schedule.customer_id, retry_schedule.query_name,
-            retry_schedule.logical_date) =
-                (partition_state.source, partition_state.customer_id, partition_state.query_name,
-                    partition_state.logical_date)
-                AND attempt_no = attempt_count)"""
+        SELECT 1 FROM retry_queue
+        WHERE (retry_queue.source, retry_queue.customer_id, retry_queue.query_name, retry_queue.logical_date) =
+            (partition_state.source, partition_state.customer_id, partition_state.query_name,
+                partition_state.logical_date)
+            AND attempt_no = attempt_count)"""
 # The failed partitions whose last failure has no scheduled retry, in key order.
 SELECT_UNSCHEDULED: Final = query(
     f"""
@@ -147,32 +132,29 @@ _COUNT_CLAIMED: Final = query(
     now=Instant(),
     since=Day(),
 )
-# Delete the closed ones among the oldest requests, and the schedules of partitions that succeeded since.
+# A row is finished when its request is closed and the partition succeeded after its last failure.
+_IS_FINISHED: Final = """
+    EXISTS (
+        SELECT 1 FROM partition_state
+        WHERE (partition_state.source, partition_state.customer_id, partition_state.query_name,
+            partition_state.logical_date) =
+                (retry_queue.source, retry_queue.customer_id, retry_queue.query_name, retry_queue.logical_date)
+            AND (failed_at IS NULL OR status = 'success' AND partition_state.updated_at > failed_at)
+            AND (requested_no IS NULL OR attempt_count > requested_no))
+    """
+# Delete the finished ones among the oldest requests and among the planned retries.
 DELETE_FINISHED: Final = (
     query(
         f"""
-        DELETE FROM requests WHERE (source, customer_id, query_name, logical_date) IN (
+        DELETE FROM retry_queue WHERE (source, customer_id, query_name, logical_date) IN (
             SELECT oldest.source, oldest.customer_id, oldest.query_name, oldest.logical_date FROM (
-                SELECT * FROM requests ORDER BY source, requested_at LIMIT {REQUESTS_PER_CLEANUP}
-            ) AS oldest
-            JOIN partition_state
-                ON (partition_state.source, partition_state.customer_id, partition_state.query_name,
-                    partition_state.logical_date) =
-                        (oldest.source, oldest.customer_id, oldest.query_name, oldest.logical_date)
-            WHERE attempt_count > oldest.attempt_no)
+                SELECT * FROM retry_queue WHERE requested_at IS NOT NULL
+                ORDER BY source, requested_at LIMIT {REQUESTS_PER_CLEANUP}
+            ) AS oldest)
+            AND {_IS_FINISHED}
         """
     ),
-    query(
-        """
-        DELETE FROM retry_schedule WHERE EXISTS (
-            SELECT 1 FROM partition_state
-            WHERE (partition_state.source, partition_state.customer_id, partition_state.query_name,
-                partition_state.logical_date) =
-                    (retry_schedule.source, retry_schedule.customer_id, retry_schedule.query_name,
-                        retry_schedule.logical_date)
-                AND status = 'success' AND partition_state.updated_at > failed_at)
-        """
-    ),
+    query(f"DELETE FROM retry_queue WHERE failed_at IS NOT NULL AND {_IS_FINISHED}"),
 )
 
 

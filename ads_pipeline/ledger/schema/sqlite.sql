@@ -454,36 +454,40 @@ CREATE TABLE claims (
     CONSTRAINT valid_date CHECK (logical_date IS date(logical_date, '+0 days'))
 ) STRICT;
 
--- Requested partitions. A request is open until the next verdict, when attempt_count exceeds attempt_no.
-CREATE TABLE requests (
+-- The next run of a partition: the retry planned after its last failure, and the request for a run. The next failure
+-- replaces the plan; without due_at there is no automatic retry. The request is open until the next verdict, when
+-- attempt_count exceeds requested_no. Failed fetches up to released_at do not count, and neither do those up to
+-- recovered_at that an outage can cause. Whether a partition is terminal is computed, not stored.
+CREATE TABLE retry_queue (
     source TEXT NOT NULL,
     customer_id TEXT NOT NULL,
     query_name TEXT NOT NULL,
     logical_date TEXT NOT NULL,
-    kind TEXT NOT NULL CHECK (kind IN ('retry', 'backfill', 'reprocess')),
-    action_id TEXT NOT NULL REFERENCES control_actions (action_id),
-    attempt_no INTEGER NOT NULL CHECK (attempt_no >= 0),
-    requested_at TEXT NOT NULL CHECK (requested_at LIKE '____-__-__T__:__:__.______Z'),
-    PRIMARY KEY (source, customer_id, query_name, logical_date),
-    CONSTRAINT valid_date CHECK (logical_date IS date(logical_date, '+0 days'))
-) STRICT;
-
--- The retry planned after a partition's last failure; the next failure replaces it. Without due_at there is no
--- automatic retry. Whether a partition is terminal is computed, not stored.
-CREATE TABLE retry_schedule (
-    source TEXT NOT NULL,
-    customer_id TEXT NOT NULL,
-    query_name TEXT NOT NULL,
-    logical_date TEXT NOT NULL,
-    attempt_no INTEGER NOT NULL CHECK (attempt_no >= 0),
-    failures INTEGER NOT NULL CHECK (failures >= 0),
+    attempt_no INTEGER CHECK (attempt_no >= 0),
+    failures INTEGER CHECK (failures >= 0),
     error_class TEXT CHECK (length(error_class) BETWEEN 1 AND 64),
-    failed_at TEXT NOT NULL CHECK (failed_at LIKE '____-__-__T__:__:__.______Z'),
+    failed_at TEXT CHECK (failed_at LIKE '____-__-__T__:__:__.______Z'),
     wait_until TEXT CHECK (wait_until LIKE '____-__-__T__:__:__.______Z'),
     due_at TEXT CHECK (due_at LIKE '____-__-__T__:__:__.______Z'),
-    why TEXT NOT NULL CHECK (length(why) BETWEEN 1 AND 500),
-    planned_at TEXT NOT NULL CHECK (planned_at LIKE '____-__-__T__:__:__.______Z'),
+    why TEXT CHECK (length(why) BETWEEN 1 AND 500),
+    planned_at TEXT CHECK (planned_at LIKE '____-__-__T__:__:__.______Z'),
+    kind TEXT CHECK (kind IN ('retry', 'backfill', 'reprocess')),
+    action_id TEXT REFERENCES control_actions (action_id),
+    requested_no INTEGER CHECK (requested_no >= 0),
+    requested_at TEXT CHECK (requested_at LIKE '____-__-__T__:__:__.______Z'),
+    released_at TEXT CHECK (released_at LIKE '____-__-__T__:__:__.______Z'),
+    recovered_at TEXT CHECK (recovered_at LIKE '____-__-__T__:__:__.______Z'),
     PRIMARY KEY (source, customer_id, query_name, logical_date),
+    CONSTRAINT plan_complete CHECK (
+        (failed_at IS NULL) = (attempt_no IS NULL) AND (failed_at IS NULL) = (failures IS NULL)
+        AND (failed_at IS NULL) = (why IS NULL) AND (failed_at IS NULL) = (planned_at IS NULL)
+        AND (failed_at IS NOT NULL OR (error_class IS NULL AND wait_until IS NULL AND due_at IS NULL))
+    ),
+    CONSTRAINT request_complete CHECK (
+        (requested_at IS NULL) = (kind IS NULL) AND (requested_at IS NULL) = (action_id IS NULL)
+        AND (requested_at IS NULL) = (requested_no IS NULL)
+    ),
+    CONSTRAINT plan_or_request CHECK (failed_at IS NOT NULL OR requested_at IS NOT NULL),
     CONSTRAINT due_after_failure CHECK (due_at >= failed_at),
     CONSTRAINT valid_date CHECK (logical_date IS date(logical_date, '+0 days'))
 ) STRICT;
@@ -505,8 +509,9 @@ CREATE INDEX control_action_partitions_by_key ON control_action_partitions
 (source, customer_id, query_name, logical_date);
 CREATE INDEX leases_open ON leases (expires_at) WHERE ended_at IS NULL;
 CREATE INDEX claims_by_run ON claims (engine_run_id);
-CREATE INDEX requests_by_time ON requests (source, requested_at);
-CREATE INDEX retry_schedule_due ON retry_schedule (source, due_at) WHERE due_at IS NOT NULL;
+CREATE INDEX retry_queue_due ON retry_queue (source, due_at) WHERE due_at IS NOT NULL;
+CREATE INDEX retry_queue_failed ON retry_queue (source, query_name, logical_date) WHERE failed_at IS NOT NULL;
+CREATE INDEX retry_queue_requested ON retry_queue (source, requested_at) WHERE requested_at IS NOT NULL;
 
 CREATE TRIGGER control_actions_no_update BEFORE UPDATE ON control_actions
 BEGIN
@@ -743,6 +748,12 @@ CREATE INDEX finished_attempts_failed_fetches ON finished_attempts
 (source, customer_id, query_name, logical_date)
 WHERE error_class IS NOT NULL;
 
+-- The fetches that produced no run.
+CREATE VIEW failed_fetches AS
+SELECT source, customer_id, query_name, logical_date, finished_at, attempt_id, failed_at, engine_run_id, error_class,
+    error_message, wait_until, request_id
+FROM finished_attempts WHERE error_class IS NOT NULL;
+
 -- The code version of each asset, and since when it is in use.
 CREATE TABLE code_versions (
     tenant_id TEXT NOT NULL,
@@ -836,16 +847,6 @@ CREATE TABLE api_holds (
     lifted_at TEXT CHECK (lifted_at LIKE '____-__-__T__:__:__.______Z'),
     PRIMARY KEY (source, customer_id),
     CONSTRAINT probe_has_a_time CHECK ((probe_no IS NULL) = (probe_at IS NULL))
-) STRICT;
-
--- Since when failed fetches of a source, a customer or a query count again: since an operator released it, or, in the
--- scope recovery, since the source answered again. The latter concerns only what an outage can cause.
-CREATE TABLE retry_resets (
-    source TEXT NOT NULL,
-    scope TEXT NOT NULL CHECK (scope IN ('recovery', 'source', 'customer', 'query')),
-    name TEXT NOT NULL,
-    reset_at TEXT NOT NULL CHECK (reset_at LIKE '____-__-__T__:__:__.______Z'),
-    PRIMARY KEY (source, scope, name)
 ) STRICT;
 CREATE INDEX api_operations_by_time ON api_operations (source, at, operation_no) WHERE entry = 'reserved';
 CREATE INDEX api_operations_by_query ON api_operations (source, customer_id, query_name, operation_no)

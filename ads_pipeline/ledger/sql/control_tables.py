@@ -1,4 +1,4 @@
-"""The tables of leases, claims, requests, the retry queue, parkings and holds.
+"""The tables of leases, claims, the retry queue, parkings and holds.
 
 A partition's state never depends on them: it follows from verdicts and control actions alone.
 """
@@ -14,20 +14,16 @@ leases = define_table(
 # The run that last claimed a partition. The fence grows whenever another run claims it.
 claims = define_table("claims", PARTITION_KEY, "engine_run_id text, fence bigint, claimed_at instant")
 
-# Requested partitions. A request is open until the next verdict, when attempt_count exceeds attempt_no.
-requests = define_table(
-    "requests",
-    PARTITION_KEY,
-    "kind text, action_id text, attempt_no integer, requested_at instant",
-)
-
-# The retry planned after a partition's last failure; the next failure replaces it. Without due_at there is no
-# automatic retry. Whether a partition is terminal is computed, not stored.
-retry_schedule = define_table(
-    "retry_schedule",
+# The next run of a partition: the retry planned after its last failure, and the request for a run. The next failure
+# replaces the plan; without due_at there is no automatic retry. The request is open until the next verdict, when
+# attempt_count exceeds requested_no. Failed fetches up to released_at do not count, and neither do those up to
+# recovered_at that an outage can cause.
+retry_queue = define_table(
+    "retry_queue",
     PARTITION_KEY,
     "attempt_no integer, failures integer, error_class text, failed_at instant, wait_until instant, "
-    "due_at instant, why text, planned_at instant",
+    "due_at instant, why text, planned_at instant, kind text, action_id text, requested_no integer, "
+    "requested_at instant, released_at instant, recovered_at instant",
 )
 
 # Customers, queries and whole sources that are not fetched until an operator releases them.
@@ -43,11 +39,4 @@ api_holds = define_table(
     "api_holds",
     "source text key, customer_id text key, held_until instant, why text, request_id text, held_at instant, "
     "error_class text, failures integer, failed_no bigint, probe_no bigint, probe_at instant, lifted_at instant",
-)
-
-# Since when failed fetches of a source, a customer or a query count again: since an operator released it, or, in the
-# scope `recovery`, since the source answered again. The latter concerns only what an outage can cause.
-retry_resets = define_table(
-    "retry_resets",
-    "source text key, scope text key, name text key, reset_at instant",
 )

@@ -247,12 +247,12 @@ def insert(table: sa.Table, *columns: str, skip_present: bool = False) -> RowWri
     return _insert_given(f"insert_{table.name}", table, given, condition, conflict)
 
 
-def upsert(table: sa.Table, *, newer: str = "true") -> RowWrite:
-    """Insert the given rows, or replace existing ones for which the condition `newer` is true."""
-    given, key = columns_of(table), names(table.primary_key.columns.keys())
+def upsert(table: sa.Table, *columns: str, newer: str = "true") -> RowWrite:
+    """Insert the given columns, by default all, or replace those of existing rows for which `newer` is true."""
+    given, key = columns_of(table, *columns), names(table.primary_key.columns.keys())
     changes = ", ".join(f"{name} = excluded.{name}" for name in given if name not in table.primary_key.columns)
     conflict = f"ON CONFLICT ({key}) DO UPDATE SET {changes} WHERE {newer}"
-    return _insert_given(f"upsert_{table.name}", table, given, "TRUE", conflict)
+    return _insert_given("_".join(("upsert", table.name, *columns[-1:])), table, given, "TRUE", conflict)
 
 
 def select_given(table: sa.Table) -> Statement:

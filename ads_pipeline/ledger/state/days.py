@@ -117,15 +117,14 @@ LEFT JOIN control_actions AS withdrawal
             AND changed.attempt_no = attempt_count AND action.action = 'withdraw'
         ORDER BY action.performed_at DESC LIMIT 1
     )
-LEFT JOIN finished_attempts AS failed
-    ON status = 'pending' AND failed.error_class IS NOT NULL
-    AND (failed.source, failed.customer_id, failed.query_name, failed.logical_date) =
+LEFT JOIN failed_fetches AS failed
+    ON status = 'pending' AND (failed.source, failed.customer_id, failed.query_name, failed.logical_date) =
         (partition_state.source, partition_state.customer_id, partition_state.query_name,
             partition_state.logical_date)
     AND (attempt_count = 0 OR failed.failed_at >= updated_at)
     AND (failed.finished_at, failed.attempt_id) = (
-        SELECT each.finished_at, each.attempt_id FROM finished_attempts AS each
-        WHERE each.error_class IS NOT NULL AND (each.source, each.customer_id, each.query_name, each.logical_date) =
+        SELECT each.finished_at, each.attempt_id FROM failed_fetches AS each
+        WHERE (each.source, each.customer_id, each.query_name, each.logical_date) =
             (partition_state.source, partition_state.customer_id, partition_state.query_name,
                 partition_state.logical_date)
         ORDER BY each.failed_at DESC, each.attempt_id DESC LIMIT 1
@@ -240,14 +239,12 @@ WHERE acknowledgement.action IN ('acknowledge', 'mark_terminal')
             AND started_at > acknowledgement.performed_at
     )
     AND NOT EXISTS (
-        SELECT 1 FROM finished_attempts AS failed
-        WHERE failed.error_class IS NOT NULL
-        AND (failed.source, failed.customer_id, failed.query_name, failed.logical_date) =
+        SELECT 1 FROM failed_fetches AS failed
+        WHERE (failed.source, failed.customer_id, failed.query_name, failed.logical_date) =
             (acted.source, acted.customer_id, acted.query_name, acted.logical_date)
             AND failed.failed_at > acknowledgement.performed_at AND NOT EXISTS (
-                SELECT 1 FROM finished_attempts AS earlier
-                WHERE earlier.error_class IS NOT NULL
-                AND (earlier.source, earlier.customer_id, earlier.query_name, earlier.logical_date) =
+                SELECT 1 FROM failed_fetches AS earlier
+                WHERE (earlier.source, earlier.customer_id, earlier.query_name, earlier.logical_date) =
                     (failed.source, failed.customer_id, failed.query_name, failed.logical_date)
                     AND earlier.error_class = failed.error_class
                     AND earlier.failed_at <= acknowledgement.performed_at

@@ -358,7 +358,7 @@ def test_schedule_of_more_attempts_is_kept(timed_ledger: Ledger, clock: FakeCloc
     record_failure(timed_ledger, OLD)
     record_failure(timed_ledger, OLD, "r2")
     timed_ledger.retry_queue.schedule_failures(POLICY, today=TODAY)
-    later = "UPDATE retry_schedule SET attempt_no = 7, why = 'scheduled later'"
+    later = "UPDATE retry_queue SET attempt_no = 7, why = 'scheduled later'"
     database.transact(backdoor, lambda c: c.exec_driver_sql(later))
     clock.tick()
     record_failed_fetch(timed_ledger, OLD, "timeout")

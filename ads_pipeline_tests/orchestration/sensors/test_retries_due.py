@@ -71,7 +71,7 @@ def requested_ranges(result: dg.SensorResult) -> list[tuple[str, str, str]]:
 def make_due(location: Location) -> None:
     """Make all scheduled retries due. The clock of the database cannot be advanced."""
     engine = database.open_engine(location.settings.database_url)
-    changed = "UPDATE retry_schedule SET due_at = strftime('%Y-%m-%dT%H:%M:%f000Z', failed_at, '+0.002 seconds')"
+    changed = "UPDATE retry_queue SET due_at = strftime('%Y-%m-%dT%H:%M:%f000Z', failed_at, '+0.002 seconds')"
     database.transact(engine, lambda c: c.exec_driver_sql(changed))
     engine.dispose()
 
