@@ -20,7 +20,7 @@ _IS_IN_SCOPE: Final = """
     AND (:scope IN ('source', 'recovery') OR :scope = 'customer' AND customer_id = :name
         OR :scope = 'query' AND query_name = :name)
     """
-_TYPES: Final = {"at": Instant(), "scope": sa.Text(), "name": sa.Text()}
+
 _FORGIVE: Final = query(
     f"""
     UPDATE retry_queue
@@ -28,7 +28,9 @@ _FORGIVE: Final = query(
         recovered_at = CASE WHEN :scope = 'recovery' THEN :at ELSE recovered_at END
     WHERE {_IS_IN_SCOPE}
     """,
-    **_TYPES,
+    at=Instant(),
+    scope=sa.Text(),
+    name=sa.Text(),
 )
 # What failed before is due now. A row without a time waits for an operator, and a rejection is not a failed fetch.
 _MAKE_DUE: Final = query(
@@ -42,7 +44,9 @@ _MAKE_DUE: Final = query(
                 (retry_queue.source, retry_queue.customer_id, retry_queue.query_name, retry_queue.logical_date)
                 AND failed.failed_at = retry_queue.failed_at)
     """,
-    **_TYPES,
+    at=Instant(),
+    scope=sa.Text(),
+    name=sa.Text(),
 ).bindparams(sa.bindparam("unanswered", sorted(UNANSWERED), expanding=True))
 
 
