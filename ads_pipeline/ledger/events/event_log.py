@@ -5,8 +5,8 @@ events into snapshots.
 """
 
 import uuid
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
 from importlib.metadata import version
@@ -93,7 +93,7 @@ class EventLog(EventReader):
 
     def _append_new(self, connection: sa.Connection, events: Sequence[Event]) -> list[AppendResult]:
         """Insert the events without looking for existing ones. The database refuses the insert if one exists."""
-        positions = self._insert(connection, map(encode_event, events), self._clock and self._clock())
+        positions = self._insert(connection, events, self._clock and self._clock())
         return [AppendResult(run_seq=positions[_event_key(event)], idempotent=False) for event in events]
 
     def _append_many(self, connection: sa.Connection, events: Sequence[Event]) -> list[AppendResult]:
@@ -105,7 +105,7 @@ class EventLog(EventReader):
             _check_open(event, row)
             if row.run_seq is None:
                 first.setdefault(_event_key(event), index)
-        positions = self._insert(connection, (encode_event(numbered[index]) for index in first.values()), now)
+        positions = self._insert(connection, [numbered[index] for index in first.values()], now)
         results = []
         for index, (event, row) in enumerate(zip(numbered, rows, strict=True)):
             stored = first.get(_event_key(event), index)
@@ -132,9 +132,18 @@ class EventLog(EventReader):
             COUNT_CONFLICTS.execute(connection, rows)
 
     def _insert(
-        self, connection: sa.Connection, rows: Iterable[dict[str, Any]], now: datetime | None
+        self, connection: sa.Connection, events: Sequence[Event], now: datetime | None
     ) -> dict[tuple[str, str], int]:
-        return {(row.engine_run_id, row.idempotency_key): row.run_seq for row in append_rows(connection, rows, now)}
+        """Insert the events run by run, in the order of the ids, and return the `run_seq` of each."""
+        of_runs = defaultdict[tuple[str, str], list[Event]](list)
+        for event in events:
+            of_runs[event.engine_run_id, event.plan_version].append(event)
+        positions, at = dict[tuple[str, str], int](), instant_text(now) if now else None
+        for (run, plan), of_run in sorted(of_runs.items(), key=lambda item: item[0]):
+            last_seq = append_rows(connection, run, plan, [encode_event(event) for event in of_run], at)
+            first_seq = last_seq - len(of_run) + 1
+            positions |= {_event_key(event): seq for seq, event in enumerate(of_run, start=first_seq)}
+        return positions
 
     def _find_existing(
         self, connection: sa.Connection, events: Sequence[Event], now: datetime

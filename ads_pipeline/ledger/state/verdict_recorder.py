@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from ads_pipeline.domain.days.materialization_status import RAW
+from ads_pipeline.domain.days.materialization_status import RAW, PartitionStatus
 from ads_pipeline.domain.errors import PartitionRefused, UnknownRun, UnsoundAcceptance, VerdictConflict
 from ads_pipeline.domain.measures import Figures
 from ads_pipeline.domain.partition import PartitionKey, Run
@@ -23,7 +23,6 @@ from ads_pipeline.domain.transitions import (
     VerdictEffect,
     apply_verdict,
 )
-from ads_pipeline.ledger.sql.database import ConcurrentWrite
 from ads_pipeline.ledger.sql.ledger_values import VerdictCause, VerdictResult
 from ads_pipeline.ledger.sql.row_mapping import decode_figures, decode_state, encode_key, encode_verdict_id
 from ads_pipeline.ledger.sql.state_tables import instant_text
@@ -33,8 +32,7 @@ from ads_pipeline.ledger.write_steps.audit_log import is_logged, log_action
 from ads_pipeline.ledger.write_steps.partition_status import (
     ATTEMPT_OUTCOMES,
     MATERIALIZING_EFFECTS,
-    encode_partition_values,
-    encode_row_version,
+    decode_status,
     next_write_instant,
 )
 from ads_pipeline.ledger.write_steps.transactions import LedgerTransaction
@@ -43,22 +41,19 @@ EVENT_TYPES: Final[Mapping[Outcome, str]] = {
     Outcome.ACCEPTED: "VerdictAccepted",
     Outcome.REJECTED: "VerdictRejected",
 }
-_NO_MATERIALIZATION: Final = None, None, None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _LockedPartition:
-    """What the next verdict on a locked partition depends on.
+    """The facts that decide the next verdict on a locked partition.
 
-    `materialization` holds the columns of the last materialization in this transaction, or nulls. `figures` are those
-    of the run that last got authority.
+    `figures` are those of the run that last got authority.
     """
 
     state: PartitionState
     current_ordinal: int | None
     message_ordinal: int | None
-    row_version: str | None
-    materialization: Values
+    status: PartitionStatus | None
     figures: Figures | None
 
 
@@ -72,7 +67,6 @@ class VerdictRecorder:
         self._last_rows: dict[PartitionKey, int] = {}  # index of each partition's last row
         self._rows: list[Values] = []
         self._read_at: datetime | None = None  # the database's time under the locks
-        self._appended_at = ""  # when the first verdict was decided
 
     def record(
         self, verdicts: Sequence[Verdict], cause: VerdictCause | None
@@ -108,14 +102,14 @@ class VerdictRecorder:
         )
         require_sound_seal(verdict, registered)
         now = self._writer.clock() if self._writer.clock else self._read_at or locked_row.now
-        self._appended_at = self._appended_at or instant_text(now)
+        self._transaction.date_by(now)
         effect = apply_verdict(
             partition.state,
             verdict,
             registered=registered,
             current_ordinal=partition.current_ordinal,
             message_ordinal=partition.message_ordinal,
-            now=next_write_instant(partition.row_version, now),
+            now=next_write_instant(partition.status.row_version if partition.status else None, now),
         )
         return self._collect(verdict, registered, effect, partition)
 
@@ -145,39 +139,41 @@ class VerdictRecorder:
         result = VerdictResult(
             verdict=verdict, attempt_no=state.attempt_count, effect=effect.effect, redelivered=False, state=state
         )
-        asset_partition = self._writer.statuses.encode_asset_partition(RAW, state.key)
-        materializes, promotes = effect.effect in MATERIALIZING_EFFECTS, effect.effect is Effect.PROMOTED
-        at, event_type = instant_text(judged_at), EVENT_TYPES[verdict.outcome]
-        materialization = registered.run.run_id, at, registered.schema_version
+        promotes, at = effect.effect is Effect.PROMOTED, instant_text(judged_at)
+        status = self._writer.statuses.fold(
+            before.status,
+            RAW,
+            state.key,
+            run_id=registered.run.run_id,
+            at=judged_at,
+            outcome=ATTEMPT_OUTCOMES[verdict.outcome],
+            code_version=registered.schema_version if effect.effect in MATERIALIZING_EFFECTS else None,
+        )
         figures = _verdict_figures(verdict) if promotes else before.figures
         after = _LockedPartition(
             state=state,
             current_ordinal=registered.ordinal if promotes else before.current_ordinal,
             message_ordinal=effect.message_ordinal,
-            row_version=encode_row_version(judged_at, *asset_partition[1:]),
-            materialization=materialization if materializes else before.materialization,
+            status=status,
             figures=figures,
         )
         self._partitions[state.key] = after
         self._results[verdict.run, verdict.validation_id] = result
-        event = self._writer.event_encoder.encode(
-            event_type, str(state.key), result.attempt_no, _event_data(result), emitted_at=at
-        )
-        attempt = _encode_attempt(result, registered.ordinal, after, at)
         self._last_rows[state.key] = len(self._rows)
-        self._rows.append(attempt + _encode_status(result, asset_partition, after) + event)
+        self._rows.append(_encode_attempt(result, registered.ordinal, after, at))
+        event_type = EVENT_TYPES[verdict.outcome]
+        self._transaction.emit(event_type, state.key, result.attempt_no, _event_data(result), at=at)
         if before.figures is not None and figures is not None and before.figures.is_restated_by(figures):
             data = {"before": before.figures.fields, "after": figures.fields}
             self._transaction.emit("PartitionRestated", state.key, result.attempt_no, data)
         return result
 
     def _write_rows(self) -> None:
-        """Write all rows. State and status are written from the last row of each partition only."""
-        last = set(self._last_rows.values())
-        rows = [(*row, index in last, index + 1) for index, row in enumerate(self._rows)]
-        origin = self._transaction.encode_origin(self._appended_at, len(rows))
-        if write_verdicts(self._transaction.connection, rows, origin) < len(last):
-            raise ConcurrentWrite("a status was written without the lock of its partition's state")
+        """Write all attempts, and the last state and status of each partition."""
+        connection, last = self._transaction.connection, set(self._last_rows.values())
+        write_verdicts(connection, [(*row, index in last) for index, row in enumerate(self._rows)])
+        statuses = [self._partitions[key].status for key in self._last_rows]
+        self._writer.statuses.write(connection, [status for status in statuses if status is not None])
 
 
 def read_verdict_rows(transaction: LedgerTransaction, verdicts: Sequence[Verdict]) -> Sequence[sa.Row[Any]]:
@@ -227,8 +223,7 @@ def _decode_partition(row: sa.Row[Any], key: PartitionKey) -> _LockedPartition:
         state=decode_state(row, key),
         current_ordinal=row.current_ordinal,
         message_ordinal=row.message_ordinal,
-        row_version=row.row_version,
-        materialization=_NO_MATERIALIZATION,
+        status=decode_status(row),
         figures=_read_figures(row),
     )
 
@@ -277,11 +272,6 @@ def _encode_attempt(result: VerdictResult, ordinal: int, after: _LockedPartition
         state.record_count,
         state.error_message,
     )
-
-
-def _encode_status(result: VerdictResult, asset_partition: Values, after: _LockedPartition) -> Values:
-    values, outcome = encode_partition_values(after.state.key), str(ATTEMPT_OUTCOMES[result.verdict.outcome])
-    return *asset_partition, values, after.row_version, outcome, *after.materialization
 
 
 def _event_data(result: VerdictResult) -> dict[str, Any]:

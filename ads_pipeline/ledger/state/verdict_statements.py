@@ -1,7 +1,6 @@
 """SQL statements that lock the state of verdicts' partitions, and record the verdicts.
 
-One given row holds everything that a verdict writes: attempt, state, status and event. Postgres writes all of it in
-one statement, SQLite in five.
+One given row holds the attempt of a verdict and the state after it. `partition_status` writes the status row.
 """
 
 from collections.abc import Sequence
@@ -9,17 +8,8 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from ads_pipeline.ledger.sql.state_tables import STATUS_KEY, attempts, partition_status, run_events
+from ads_pipeline.ledger.sql.state_tables import STATUS_KEY, attempts, partition_status
 from ads_pipeline.ledger.sql.statements import RUN_COLUMNS, Columns, RowWrite, Statement, Values, columns_of, names
-from ads_pipeline.ledger.write_steps.event_rows import (
-    ADVANCE_HEAD_ON_SQLITE,
-    ADVANCE_HEAD_TEXT,
-    FROM_HEADS_ON_POSTGRES,
-    FROM_HEADS_ON_SQLITE,
-    INSERT_OWN_EVENTS_TEXT,
-    ORIGIN,
-    OWN_COLUMNS,
-)
 
 # One row per verdict: its locked state, status and run, its earlier delivery, the last attempt, and the figures of
 # the attempt that last gave a run authority. The statement sees the other tables as of its start. After it waited for
@@ -27,7 +17,7 @@ from ads_pipeline.ledger.write_steps.event_rows import (
 READ_VERDICT_ROWS: Final = Statement(
     "read_verdict_rows",
     {**RUN_COLUMNS, "validation_id": "text", **dict.fromkeys(STATUS_KEY, "text"), "position": "integer"},
-    """
+    f"""
     WITH given AS MATERIALIZED (SELECT * FROM given), locked AS (
         SELECT * FROM partition_state
         WHERE (source, customer_id, query_name, logical_date) IN (
@@ -43,7 +33,7 @@ READ_VERDICT_ROWS: Final = Statement(
         last.attempt_no AS last_attempt_no, last.current_ordinal, last.message_ordinal,
         promoted.run_id AS promoted_run_id, promoted.rows_read, promoted.cost_micros, promoted.conversions,
         promoted.conversions_value,
-        partition_status.row_version, clock_timestamp() AS now
+        {names(columns_of(partition_status), prefix="partition_status.")}, clock_timestamp() AS now
     FROM given
     LEFT JOIN locked USING (source, customer_id, query_name, logical_date)
     LEFT JOIN runs USING (source, customer_id, query_name, logical_date, run_id)
@@ -67,8 +57,7 @@ READ_VERDICT_ROWS: Final = Statement(
     """,
 )
 
-# Everything that a verdict writes: the attempt, the state after it, the status and the event. State and status are
-# written from the last row of each partition.
+# The attempt, and the state after it. The state is written from the last row of each partition.
 _VERDICT: Final[Columns] = {
     **columns_of(attempts),
     "state_status": "text",
@@ -76,14 +65,7 @@ _VERDICT: Final[Columns] = {
     "state_schema_version": "text",
     "state_record_count": "bigint",
     "state_error_message": "text",
-    **columns_of(partition_status, *STATUS_KEY, "partition_values", "row_version"),
-    "attempt_outcome": "text",
-    "materialization_run_id": "text",
-    "materialization_at": "instant",
-    "materialization_code_version": "text",
-    **columns_of(run_events, *OWN_COLUMNS),
     "is_last": "boolean",
-    "position": "integer",
 }
 _INSERT_ATTEMPTS: Final = f"""
     INSERT INTO attempts ({names(columns_of(attempts))})
@@ -100,67 +82,19 @@ _UPDATE_STATES: Final = """
         partition_state.logical_date) = (given.source, given.customer_id, given.query_name, given.logical_date)
         AND given.is_last
     """
-# A materialization replaces the last one and its staleness. Any other attempt keeps them.
-_UPSERT_STATUSES: Final = """
-    INSERT INTO partition_status (
-        tenant_id, workspace_id, asset_key, partition_key, last_materialization_run_id, last_materialization_at,
-            last_materialization_code_version,
-        last_attempt_run_id, last_attempt_at, last_attempt_outcome, partition_values, row_version
-    )
-    SELECT
-        given.tenant_id, given.workspace_id, given.asset_key, given.partition_key, given.materialization_run_id,
-            given.materialization_at,
-        given.materialization_code_version, given.run_id, given.judged_at, given.attempt_outcome,
-        given.partition_values, given.row_version
-    FROM given WHERE given.is_last
-    ON CONFLICT (tenant_id, workspace_id, asset_key, partition_key) DO UPDATE
-    SET last_materialization_run_id = CASE WHEN excluded.last_materialization_at IS NULL
-            THEN partition_status.last_materialization_run_id ELSE excluded.last_materialization_run_id END,
-        last_materialization_at = CASE WHEN excluded.last_materialization_at IS NULL
-            THEN partition_status.last_materialization_at ELSE excluded.last_materialization_at END,
-        last_materialization_code_version = CASE WHEN excluded.last_materialization_at IS NULL
-            THEN partition_status.last_materialization_code_version
-            ELSE excluded.last_materialization_code_version END,
-        last_attempt_run_id = excluded.last_attempt_run_id,
-        last_attempt_at = excluded.last_attempt_at,
-        last_attempt_outcome = excluded.last_attempt_outcome,
-        stale_since = CASE WHEN excluded.last_materialization_at IS NULL THEN partition_status.stale_since END,
-        stale_reason_code = CASE WHEN excluded.last_materialization_at IS NULL
-            THEN partition_status.stale_reason_code END,
-        partition_values = excluded.partition_values,
-        row_version = excluded.row_version
-    WHERE partition_status.row_version < excluded.row_version
-    """
 _RECORD_ON_POSTGRES: Final = Statement(
     "record_verdicts",
     _VERDICT,
-    f"""
-    WITH given AS (SELECT * FROM given), shared AS MATERIALIZED (SELECT * FROM shared),
-    heads AS ({ADVANCE_HEAD_TEXT} RETURNING engine_run_id, last_seq, last_at),
-    new_events AS ({INSERT_OWN_EVENTS_TEXT} {FROM_HEADS_ON_POSTGRES}),
-    new_attempts AS ({_INSERT_ATTEMPTS}),
-    new_states AS ({_UPDATE_STATES})
-    {_UPSERT_STATUSES}
-    """,
-    shared=ORIGIN,
+    f"WITH given AS (SELECT * FROM given), new_attempts AS ({_INSERT_ATTEMPTS}) {_UPDATE_STATES}",
 )
 _ATTEMPTS_ON_SQLITE: Final = RowWrite("insert_attempts", _VERDICT, _INSERT_ATTEMPTS)
 _STATES_ON_SQLITE: Final = RowWrite("update_judged_states", _VERDICT, _UPDATE_STATES)
-_EVENTS_ON_SQLITE: Final = RowWrite(
-    "insert_verdict_events", _VERDICT, f"{INSERT_OWN_EVENTS_TEXT} {FROM_HEADS_ON_SQLITE}", shared=ORIGIN
-)
-_STATUSES_ON_SQLITE: Final = RowWrite("upsert_statuses", _VERDICT, _UPSERT_STATUSES)
 
 
-def write_verdicts(connection: sa.Connection, rows: Sequence[Values], origin: Values) -> int:
-    """Write attempts, states, statuses and events of verdicts. Return the number of statuses written.
-
-    It is too small when a status has a newer version.
-    """
+def write_verdicts(connection: sa.Connection, rows: Sequence[Values]) -> None:
+    """Write the attempts of verdicts, and the states after them."""
     if connection.dialect.name != "sqlite":
-        return _RECORD_ON_POSTGRES.execute(connection, rows, origin).rowcount
+        _RECORD_ON_POSTGRES.execute(connection, rows)
+        return
     _ATTEMPTS_ON_SQLITE.write(connection, rows)
     _STATES_ON_SQLITE.write(connection, rows)
-    ADVANCE_HEAD_ON_SQLITE.write(connection, [()], origin)
-    _EVENTS_ON_SQLITE.write(connection, rows, origin)
-    return _STATUSES_ON_SQLITE.write(connection, rows)

@@ -17,12 +17,9 @@ from ads_pipeline.domain.days.materialization_status import (
     RAW,
     AttemptOutcome,
     CodeVersion,
-    FinishedAttempt,
     PartitionStatus,
     Staleness,
     Tenancy,
-    fold_attempt,
-    partition_values,
 )
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.ledger.sql import database
@@ -50,7 +47,7 @@ _MATERIALIZING: Final = ", ".join(f"'{effect}'" for effect in sorted(MATERIALIZI
 _FINISHED_ATTEMPTS: Final = query(
     f"""
     SELECT '{RAW}' AS asset, attempts.source, attempts.customer_id, attempts.query_name, attempts.logical_date,
-        judged_at AS finished_at, attempts.run_id, outcome,
+        judged_at AS finished_at, attempts.run_id AS attempt_id, outcome,
         CASE WHEN effect IN ({_MATERIALIZING}) THEN runs.schema_version END AS code_version
     FROM attempts
     JOIN runs
@@ -146,11 +143,13 @@ class StatusTable:
     def _rebuild(self, connection: sa.Connection) -> int:
         self._lock_table(connection)
         connection.execute(sa.delete(partition_status))
-        groups = groupby(self._read_attempts(connection), key=lambda entry: (entry[0], entry[1]))
-        statuses = (self._fold(asset, key, (attempt for *_, attempt in group)) for (asset, key), group in groups)
+        rows = connection.execute(_FINISHED_ATTEMPTS, execution_options={"yield_per": ROWS_PER_BATCH})
+        groups = groupby(rows, key=lambda row: (row.asset, decode_key(row)))
+        statuses = (self._fold(asset, key, group) for (asset, key), group in groups)
         written = 0
         for batch in split_batches(statuses, ROWS_PER_BATCH):
-            written += self._statuses.upsert(connection, batch)
+            self._statuses.write(connection, batch)
+            written += len(batch)
         return written
 
     def _lock_table(self, connection: sa.Connection) -> None:
@@ -158,27 +157,21 @@ class StatusTable:
         if connection.dialect.name == "postgresql":
             connection.exec_driver_sql("LOCK TABLE partition_status IN EXCLUSIVE MODE")
 
-    def _fold(self, asset: str, key: PartitionKey, finished: Iterable[FinishedAttempt]) -> PartitionStatus:
-        status, partition = None, self._statuses.asset_partition(asset, key)
-        for attempt in finished:
-            status = fold_attempt(status, attempt, asset_partition=partition, values=partition_values(key))
+    def _fold(self, asset: str, key: PartitionKey, rows: Iterable[sa.Row[Any]]) -> PartitionStatus:
+        status = None
+        for row in rows:
+            status = self._statuses.fold(
+                status,
+                asset,
+                key,
+                run_id=row.attempt_id,
+                at=row.finished_at,
+                outcome=ATTEMPT_OUTCOMES.get(row.outcome) or AttemptOutcome(row.outcome),
+                code_version=row.code_version,
+            )
         if status is None:
             raise ValueError(f"{key}: no finished attempts")
         return status
-
-    def _read_attempts(self, connection: sa.Connection) -> Iterator[tuple[str, PartitionKey, FinishedAttempt]]:
-        """Yield all finished attempts by asset and partition. They are streamed: there may be millions."""
-        for row in connection.execute(_FINISHED_ATTEMPTS, execution_options={"yield_per": ROWS_PER_BATCH}):
-            yield row.asset, decode_key(row), self._decode_attempt(row)
-
-    def _decode_attempt(self, row: sa.Row[Any]) -> FinishedAttempt:
-        return FinishedAttempt(
-            run_id=row.run_id,
-            at=row.finished_at,
-            outcome=ATTEMPT_OUTCOMES.get(row.outcome) or AttemptOutcome(row.outcome),
-            version=make_row_version(row.finished_at, self._statuses.asset_partition(row.asset, decode_key(row))),
-            code_version=row.code_version,
-        )
 
 
 def _encode_staleness(status: PartitionStatus, stale: Staleness | None, now: datetime) -> Values:

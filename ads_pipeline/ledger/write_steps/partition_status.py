@@ -7,7 +7,7 @@ are enough to rebuild the rows and their versions.
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -151,30 +151,44 @@ class PartitionStatuses:
             if result.error is not None and _is_late(result.error, status):
                 at = result.error.failed_at
             else:
-                statuses.append(self._fold(status, asset, result, at))
+                statuses.append(
+                    self.fold(
+                        status,
+                        asset,
+                        result.key,
+                        run_id=result.attempt_id,
+                        at=at,
+                        outcome=result.outcome,
+                        code_version=result.code_version,
+                    )
+                )
             ended = instant_text(at), result.attempt_id, str(result.outcome), result.code_version
             logged.append((asset, *encode_key(result.key), *ended, *_encode_error(result.error)))
         _INSERT_ATTEMPTS.write(connection, logged)
-        if self.upsert(connection, statuses) < len(statuses):  # a staleness sweep holds no partition lock
-            raise database.ConcurrentWrite("a status was written while an attempt was being folded into it")
+        self.write(connection, statuses)
         return [count + 1 for _status, count in before]
 
-    def upsert(self, connection: sa.Connection, statuses: Iterable[PartitionStatus]) -> int:
-        """Write the rows that are newer than the stored ones, and return how many were written."""
-        return _UPSERT.write(connection, map(encode_status, statuses))
+    def write(self, connection: sa.Connection, statuses: Collection[PartitionStatus]) -> None:
+        """Write the rows. ConcurrentWrite when a stored row is newer: a staleness sweep holds no partition lock."""
+        if _UPSERT.write(connection, map(encode_status, statuses)) < len(statuses):
+            raise database.ConcurrentWrite("a status was written while an attempt was being folded into it")
 
-    def _fold(
-        self, status: PartitionStatus | None, asset: str, result: AttemptResult, at: datetime
+    def fold(
+        self,
+        status: PartitionStatus | None,
+        asset: str,
+        key: PartitionKey,
+        *,
+        run_id: str,
+        at: datetime,
+        outcome: AttemptOutcome,
+        code_version: str | None,
     ) -> PartitionStatus:
-        partition = self.asset_partition(asset, result.key)
-        attempt = FinishedAttempt(
-            run_id=result.attempt_id,
-            at=at,
-            outcome=result.outcome,
-            version=make_row_version(at, partition),
-            code_version=result.code_version,
-        )
-        return fold_attempt(status, attempt, asset_partition=partition, values=partition_values(result.key))
+        """The row of a partition in one asset after an attempt that ended at this instant."""
+        partition = self.asset_partition(asset, key)
+        version = make_row_version(at, partition)
+        attempt = FinishedAttempt(run_id=run_id, at=at, outcome=outcome, version=version, code_version=code_version)
+        return fold_attempt(status, attempt, asset_partition=partition, values=partition_values(key))
 
 
 def _is_late(error: FetchError, status: PartitionStatus | None) -> bool:
@@ -232,11 +246,6 @@ def get_last_write_instant(version: str) -> datetime:
     number = row_version_to_int(version)
     micros = min(number >> _ROW_BITS & 1023, 999)
     return _EPOCH + timedelta(milliseconds=number >> _RANDOM_BITS, microseconds=micros)
-
-
-def encode_partition_values(key: PartitionKey) -> str:
-    """Return the two dimensions as JSON. Digits and a date need no escaping."""
-    return f'{{"customer":"{key.customer_id}","date":"{key.logical_date.isoformat()}"}}'
 
 
 def encode_status(status: PartitionStatus) -> Values:

@@ -19,7 +19,7 @@ from ads_pipeline.ledger.sql import database
 from ads_pipeline.ledger.sql.row_mapping import decode_state, encode_key, read_clock
 from ads_pipeline.ledger.sql.state_tables import KEY, instant_text, partition_state
 from ads_pipeline.ledger.sql.statements import KEY_COLUMNS, Statement, Values, insert
-from ads_pipeline.ledger.write_steps.event_rows import EventEncoder, append_own_rows
+from ads_pipeline.ledger.write_steps.event_rows import EventEncoder, append_rows
 from ads_pipeline.ledger.write_steps.leases import Lease
 from ads_pipeline.ledger.write_steps.partition_status import AttemptResult, PartitionStatuses
 
@@ -96,12 +96,19 @@ class LedgerTransaction:
     def __init__(self, writer: LedgerWriter, connection: sa.Connection) -> None:
         self.connection, self.writer = connection, writer
         self._events: list[Values] = []
-        self.has_events = False
+
+    @property
+    def has_events(self) -> bool:
+        return bool(self._events)
 
     @cached_property
     def now(self) -> datetime:
         """The time of this transaction: when it first needs it."""
         return self.writer.clock() if self.writer.clock else read_clock(self.connection)
+
+    def date_by(self, now: datetime) -> None:
+        """Date this transaction by a time that was read under its locks, unless it has a time."""
+        self.__dict__.setdefault("now", now)
 
     @cached_property
     def at(self) -> str:
@@ -152,17 +159,14 @@ class LedgerTransaction:
         number: int,
         data: Mapping[str, Any],
         *,
+        at: str | None = None,
         caused_by: str | None = None,
     ) -> None:
         """Emit an event of the partition, or of the run. The number tells it from other events of its type."""
         encode, step_id = self.writer.event_encoder.encode, None if key is None else str(key)
-        self._events.append(encode(event_type, step_id, number, data, emitted_at=self.at, caused_by=caused_by))
+        self._events.append(encode(event_type, step_id, number, data, emitted_at=at or self.at, caused_by=caused_by))
 
     def append_events(self) -> None:
         if self._events:
-            append_own_rows(self.connection, self._events, self.encode_origin(self.at, len(self._events)))
-
-    def encode_origin(self, appended_at: str, event_count: int) -> Values:
-        """The origin of the events that this transaction appends."""
-        self.has_events = True
-        return self.writer.event_encoder.encode_origin(appended_at=appended_at, event_count=event_count)
+            origin = self.writer.origin
+            append_rows(self.connection, origin.engine_run_id, origin.plan_version, self._events, self.at)
