@@ -32,7 +32,6 @@ from ads_pipeline.ledger.write_steps.audit_log import is_logged, log_action
 from ads_pipeline.ledger.write_steps.partition_status import (
     ATTEMPT_OUTCOMES,
     MATERIALIZING_EFFECTS,
-    decode_status,
     next_write_instant,
 )
 from ads_pipeline.ledger.write_steps.transactions import LedgerTransaction
@@ -89,7 +88,7 @@ class VerdictRecorder:
         if locked_row.ordinal is None:
             raise UnknownRun(str(verdict.run))
         judged = self._partitions.get(verdict.run.key)  # by an earlier verdict of this transaction
-        partition = judged or _decode_partition(locked_row, verdict.run.key)
+        partition = judged or self._decode_partition(locked_row, verdict.run.key)
         repeated = None if judged is None else self._results.get((verdict.run, verdict.validation_id))
         earlier = self._earlier_result(verdict, locked_row, repeated, partition.state)
         if earlier is not None:
@@ -112,6 +111,15 @@ class VerdictRecorder:
             now=next_write_instant(partition.status.row_version if partition.status else None, now),
         )
         return self._collect(verdict, registered, effect, partition)
+
+    def _decode_partition(self, row: sa.Row[Any], key: PartitionKey) -> _LockedPartition:
+        return _LockedPartition(
+            state=decode_state(row, key),
+            current_ordinal=row.current_ordinal,
+            message_ordinal=row.message_ordinal,
+            status=self._writer.statuses.decode(row, RAW, key),
+            figures=_read_figures(row),
+        )
 
     def _earlier_result(
         self, verdict: Verdict, locked_row: sa.Row[Any], earlier: VerdictResult | None, state: PartitionState
@@ -216,16 +224,6 @@ def require_sound_seal(verdict: Verdict, registered: RegisteredRun) -> None:
     if verdict.rows_read != registered.record_count:
         problem = f"{verdict.rows_read} rows were read, but its seal counts {registered.record_count}"
         raise UnsoundAcceptance(str(verdict.run), problem)
-
-
-def _decode_partition(row: sa.Row[Any], key: PartitionKey) -> _LockedPartition:
-    return _LockedPartition(
-        state=decode_state(row, key),
-        current_ordinal=row.current_ordinal,
-        message_ordinal=row.message_ordinal,
-        status=decode_status(row),
-        figures=_read_figures(row),
-    )
 
 
 def _judged_at(state: PartitionState) -> datetime:

@@ -8,8 +8,9 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from ads_pipeline.ledger.sql.state_tables import STATUS_KEY, attempts, partition_status
+from ads_pipeline.ledger.sql.state_tables import STATUS_KEY, attempts
 from ads_pipeline.ledger.sql.statements import RUN_COLUMNS, Columns, RowWrite, Statement, Values, columns_of, names
+from ads_pipeline.ledger.write_steps.partition_status import FOLDED_COLUMNS
 
 # One row per verdict: its locked state, status and run, its earlier delivery, the last attempt, and the figures of
 # the attempt that last gave a run authority. The statement sees the other tables as of its start. After it waited for
@@ -33,7 +34,7 @@ READ_VERDICT_ROWS: Final = Statement(
         last.attempt_no AS last_attempt_no, last.current_ordinal, last.message_ordinal,
         promoted.run_id AS promoted_run_id, promoted.rows_read, promoted.cost_micros, promoted.conversions,
         promoted.conversions_value,
-        {names(columns_of(partition_status), prefix="partition_status.")}, clock_timestamp() AS now
+        {names(FOLDED_COLUMNS, prefix="partition_status.")}, clock_timestamp() AS now
     FROM given
     LEFT JOIN locked USING (source, customer_id, query_name, logical_date)
     LEFT JOIN runs USING (source, customer_id, query_name, logical_date, run_id)

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -44,13 +45,16 @@ from ads_pipeline.ledger.sql.state_tables import (
 from ads_pipeline.ledger.sql.statements import KEY_COLUMNS, Statement, Values, insert, upsert
 
 STATUS_COLUMNS: Final[Mapping[str, Any]] = {column.name: column.type for column in partition_status.c}
+_pick_columns: Final = attrgetter(*STATUS_COLUMNS)
+# The columns that a fold reads: all but the key and the values of the partition.
+FOLDED_COLUMNS: Final = tuple(each for each in STATUS_COLUMNS if each not in {*STATUS_KEY, "partition_values"})
+_pick_folded: Final = attrgetter(*FOLDED_COLUMNS)
 # The verdict effects that materialize a partition. Confirming the current run is not one: its data does not change.
 MATERIALIZING_EFFECTS: Final = frozenset({Effect.PROMOTED})
 ATTEMPT_OUTCOMES: Final[Mapping[Outcome, AttemptOutcome]] = {
     Outcome.ACCEPTED: AttemptOutcome.SUCCEEDED,
     Outcome.REJECTED: AttemptOutcome.FAILED,
 }
-_encode_json: Final = json.JSONEncoder(separators=(",", ":")).encode
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 # A row version is a ULID. Of its 80 random bits, the first 10 hold the microseconds, the other 70 a hash of the key.
@@ -128,11 +132,27 @@ class PartitionStatuses:
     def _read(
         self, connection: sa.Connection, asset: str, keys: Iterable[PartitionKey]
     ) -> list[tuple[PartitionStatus | None, int]]:
+        listed = list(keys)
         requested = [
             (*encode_key(key), *self.encode_asset_partition(asset, key), asset, position)
-            for position, key in enumerate(keys)
+            for position, key in enumerate(listed)
         ]
-        return [(decode_status(row), row.attempt_count) for row in _READ.execute(connection, requested)]
+        rows = _READ.execute(connection, requested)
+        return [(self.decode(row, asset, key), row.attempt_count) for key, row in zip(listed, rows, strict=True)]
+
+    def decode(self, row: sa.Row[Any], asset: str, key: PartitionKey) -> PartitionStatus | None:
+        """Return the status of a partition from its `FOLDED_COLUMNS`, or None for the empty side of an outer join."""
+        if row.row_version is None:
+            return None
+        partition, folded = self.asset_partition(asset, key), _pick_folded(row)
+        return PartitionStatus(
+            tenant_id=partition.tenant_id,
+            workspace_id=partition.workspace_id,
+            asset_key=partition.asset_key,
+            partition_key=partition.partition_key,
+            partition_values=partition_values(key),
+            **_typed(dict(zip(FOLDED_COLUMNS, folded, strict=True))),
+        )
 
     def record_attempts(
         self, connection: sa.Connection, asset: str, results: Sequence[AttemptResult], now: datetime
@@ -267,7 +287,8 @@ def encode_status(status: PartitionStatus) -> Values:
         status.last_attempt_outcome and str(status.last_attempt_outcome),
         status.stale_since and instant_text(status.stale_since),
         status.stale_reason_code and str(status.stale_reason_code),
-        _encode_json(dict(status.partition_values)),
+        # Digits and a date need no escaping.
+        f'{{"customer":"{status.partition_values["customer"]}","date":"{status.partition_values["date"]}"}}',
         status.row_version,
     )
 
@@ -276,12 +297,12 @@ def decode_status(row: sa.Row[Any]) -> PartitionStatus | None:
     """Return the status in a row, or None for the empty side of an outer join."""
     if row.row_version is None:
         return None
-    values = {name: getattr(row, name) for name in STATUS_COLUMNS}
-    return PartitionStatus(
-        **values
-        | {
-            "last_attempt_outcome": AttemptOutcome(row.last_attempt_outcome),
-            "stale_reason_code": row.stale_reason_code and StaleReason(row.stale_reason_code),
-            "partition_values": json.loads(row.partition_values),
-        }
-    )
+    values = _typed(dict(zip(STATUS_COLUMNS, _pick_columns(row), strict=True)))
+    return PartitionStatus(**values | {"partition_values": json.loads(values["partition_values"])})
+
+
+def _typed(values: dict[str, Any]) -> dict[str, Any]:
+    values["last_attempt_outcome"] = AttemptOutcome(values["last_attempt_outcome"])
+    if values["stale_reason_code"] is not None:
+        values["stale_reason_code"] = StaleReason(values["stale_reason_code"])
+    return values
