@@ -91,7 +91,7 @@ class RunSnapshot:
 
 
 class FoldableEvent(Protocol):
-    """What a fold reads of a stored event."""
+    """The fields of a stored event that a fold reads."""
 
     @property
     def run_seq(self) -> int: ...
@@ -107,7 +107,7 @@ E = TypeVar("E", bound=FoldableEvent)
 
 
 class EventSummary(NamedTuple):
-    """What a fold needs of a stored event. A tuple, because there may be thousands."""
+    """The fields of a stored event that a fold needs. A tuple, because there may be thousands."""
 
     run_seq: int
     event_type: str
@@ -140,7 +140,10 @@ class RunEventStore(Protocol):
         ...
 
     def project_snapshot(self, engine_run_id: str) -> RunSnapshot:
-        """Fold all events of a run, store the snapshot and return it."""
+        """Fold all events of a run into a snapshot and return it. The store need not keep it.
+
+        Raises EventsNotFound for an unknown run and for a retired one.
+        """
         ...
 
 
@@ -198,7 +201,7 @@ def contiguous_prefix(after_seq: int, events: Sequence[E]) -> Sequence[E]:
 
 
 class LagLevel(StrEnum):
-    """How far snapshots lag behind events."""
+    """The lag of snapshots behind events, in levels."""
 
     NORMAL = "NORMAL"
     DEGRADED = "DEGRADED"

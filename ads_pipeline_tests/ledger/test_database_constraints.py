@@ -447,7 +447,7 @@ def test_run_head_cannot_be_replaced(filled_ledger: Ledger, backdoor: sa.Engine)
     """A new head would number the events of a run from one again."""
     if backdoor.dialect.name == "sqlite":
         reset = "SELECT engine_run_id, plan_version, 0, last_at, opened_at FROM run_head"
-        columns = "run_id, plan_version, last_seq, last_at, opened_at"
+        columns = "engine_run_id, plan_version, last_seq, last_at, opened_at"
         assert_refused(backdoor, f"REPLACE INTO run_head ({columns}) {reset}", "run_head: the run has a head")
 
 

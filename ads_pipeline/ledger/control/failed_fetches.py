@@ -95,7 +95,7 @@ def _event_data(failure: FailedFetch) -> dict[str, Any]:
 
 
 def _parkings(failures: Sequence[FailedFetch]) -> Iterator[Parking]:
-    """What these error classes park."""
+    """The accounts, queries and sources that these error classes park."""
     for failure in failures:
         scope = PARKING_SCOPES.get(ERROR_POLICIES.get(failure.error_class, ErrorPolicy.RETRY))
         if scope is not None:

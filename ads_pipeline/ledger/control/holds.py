@@ -28,15 +28,23 @@ from ads_pipeline.ledger.sql.state_tables import Instant, instant_text
 from ads_pipeline.ledger.sql.statements import query, upsert
 from ads_pipeline.ledger.write_steps.transactions import LedgerTransaction
 
-QUOTA_LOCK: Final = 0x71756F7461  # any seed that no other advisory lock of the database uses
-# The transaction holds the lock until its end. The clock is read after the wait.
-_LOCK_SOURCE: Final = sa.text(
-    """
-    WITH locked AS MATERIALIZED (SELECT pg_advisory_xact_lock(hashtextextended(:source, :seed)))
-    SELECT clock_timestamp() AS now FROM locked
-    """
-).columns(now=Instant())
 WHOLE_SOURCE: Final = ""  # the customer_id of a hold on all calls
+# The row of the whole source is the lock of the source. The clock is read after the wait.
+_LOCK_SOURCE: Final = query(
+    """
+    SELECT clock_timestamp() AS now FROM (
+        SELECT source FROM api_holds WHERE source = :source AND customer_id = '' FOR UPDATE
+    ) AS locked
+    """
+)
+# A hold that has ended, so that there is a row to lock.
+_INSERT_LOCK: Final = query(
+    """
+    INSERT INTO api_holds (source, customer_id, held_until, why, held_at, error_class, failures, lifted_at)
+    SELECT :source, '', at, 'no hold was placed yet', at, 'none', 0, at FROM (SELECT clock_timestamp() AS at) AS clock
+    ON CONFLICT DO NOTHING
+    """
+)
 # A hold that stops the call of the row `given`, with the times `now`, `probe_limit` and `probe_turn`: its time has
 # not come, its probe has no outcome yet, or another account probes first.
 STOPS_CALL: Final = f"""
@@ -101,7 +109,10 @@ def lock_source(transaction: LedgerTransaction, source: str) -> datetime:
     connection, clock = transaction.connection, transaction.writer.clock
     if connection.dialect.name == "sqlite":  # the transaction has locked the whole file, on this machine's clock
         return clock() if clock else datetime.now(UTC)
-    locked_at: datetime = connection.execute(_LOCK_SOURCE, {"source": source, "seed": QUOTA_LOCK}).scalar_one()
+    locked_at = connection.execute(_LOCK_SOURCE, {"source": source}).scalar()
+    if locked_at is None:
+        connection.execute(_INSERT_LOCK, {"source": source})
+        locked_at = connection.execute(_LOCK_SOURCE, {"source": source}).scalar_one()
     return clock() if clock else locked_at
 
 
@@ -148,7 +159,7 @@ def lift_hold(transaction: LedgerTransaction, source: str, customer_id: str | No
 
 
 def needs_settlement(granted: Granted, outcome: OperationOutcome) -> bool:
-    """Whether the outcome of a call may place, change or lift a hold."""
+    """Return true when the outcome of a call may place, change or lift a hold."""
     return granted.is_probe or _end(granted, outcome).is_unanswered
 
 

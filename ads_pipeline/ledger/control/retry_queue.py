@@ -138,14 +138,14 @@ class RetryQueue:
         return set(map(decode_key, self._read(retry_queue_queries.READ_MARKED, keys)))
 
     def list_parkings(self, source: str) -> list[Parking]:
-        """What is parked of a source, by scope and name."""
+        """The parkings of a source, by scope and name."""
         order = parkings.c.scope, parkings.c.name
         statement = sa.select(parkings).where(parkings.c.source == source).order_by(*order)
         rows = self._transact(lambda c: c.execute(statement).all())
         return [Parking(**pick_fields(Parking, row)) for row in rows]
 
     def forecast(self, states: Sequence[PartitionState], policy: RetryPolicy) -> dict[PartitionKey, RetryForecast]:
-        """When each partition needs its next run, in the order given, as of the database's clock."""
+        """The forecast of each partition's next run, in the order given, as of the database's clock."""
         if not states:
             return {}
         return database.read_at_once(
@@ -321,7 +321,7 @@ def _read_failed_fetches(
 
 
 def _is_forgiven(failed: sa.Row[Any], queued: sa.Row[Any] | None) -> bool:
-    """Whether a failed fetch does not count any more."""
+    """Return true when a failed fetch does not count any more."""
     if queued is None:
         return False
     times = [queued.requested_at, queued.released_at]

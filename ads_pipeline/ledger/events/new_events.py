@@ -17,7 +17,7 @@ COMMIT_DELAY: Final = timedelta(minutes=10)  # an event may become visible this 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogPosition:
-    """How far the logs of all runs were read.
+    """The position up to which the logs of all runs were read.
 
     Runs have no common order. So it holds the time of the newest event, and the last `run_seq` of each run with an
     event shortly before that time. No event is read twice, and none is missed that a slow transaction commits late.

@@ -60,7 +60,7 @@ _RELEASE: Final = Statement(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscoveryResult:
-    """What a discovery changed, as customer ids in order. `returned` were gone before."""
+    """The changes of a discovery, as customer ids in order. `returned` were gone before."""
 
     new: tuple[str, ...] = ()
     gone: tuple[str, ...] = ()

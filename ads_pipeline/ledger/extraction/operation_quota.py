@@ -179,13 +179,13 @@ class _Window:
 
 
 class QuotaReader:
-    """How many operations the last 24 hours have used, and which holds are active."""
+    """Reads the operations of the last 24 hours, and the active holds."""
 
     def __init__(self, engine: sa.Engine, *, clock: Callable[[], datetime] | None = None) -> None:
         self._engine, self._clock = engine, clock
 
     def usage(self, source: str, limits: QuotaLimits) -> QuotaUsage:
-        """What is used and what is left now."""
+        """The operations that are used and left now."""
 
         def read(connection: sa.Connection) -> QuotaUsage:
             now = self._clock() if self._clock else read_clock(connection)

@@ -713,7 +713,8 @@ CREATE TABLE api_operations (
 
 -- The last hold on the calls about one customer, or on all calls with an empty customer_id. failed_no is the call for
 -- which it was placed or made longer, after so many failures in a row. probe_no is the one call that may find out
--- whether it can be lifted. held_at is when it began; with lifted_at it has ended.
+-- whether it can be lifted. held_at is when it began; with lifted_at it has ended. On Postgres, calls to a source and
+-- changes of its holds lock the row with the empty customer_id.
 CREATE TABLE api_holds (
     source TEXT COLLATE "C" NOT NULL,
     customer_id TEXT COLLATE "C" NOT NULL,

@@ -260,7 +260,7 @@ def _translated_errors() -> Iterator[None]:
 
 
 def is_retryable(error: BaseException) -> bool:
-    """Whether a retry of the same transaction may succeed. It may also have been committed already."""
+    """Return true when a retry of the same transaction may succeed. It may also have been committed already."""
     if not isinstance(error, sa.exc.DBAPIError):
         return isinstance(error, ConcurrentWrite)
     if isinstance(error.orig, sqlite3.Error):

@@ -15,7 +15,7 @@ MAX_PAGE_SIZE: Final = 10_000  # entries of a list
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateFilter:
-    """Which partitions to list. None means any; an empty set matches nothing."""
+    """The partitions to list. None means any; an empty set matches nothing."""
 
     source: str | None = None
     customer_ids: frozenset[str] | None = None
@@ -37,7 +37,7 @@ class DayWindow:
 
 
 class DayChanges(NamedTuple):
-    """When a partition of a day last changed, the sum of attempts, and the number of recorded partitions.
+    """The last change of a day's partitions, the sum of attempts, and the number of recorded partitions.
 
     The numbers show a change whose writer's clock was behind.
     """
@@ -148,7 +148,7 @@ class VisibleRuns:
 
 
 class ExpectedContent(NamedTuple):
-    """What the Delta table should hold of a partition: the current run if `is_publishable`, else nothing.
+    """The content that the Delta table should have of a partition: the current run if `is_publishable`, else nothing.
 
     `points_at_current`: the published pointer has the run, schema version and record count of the state. A tuple,
     because there may be millions.
@@ -181,7 +181,7 @@ class PublicationStatus:
 
     @property
     def is_published(self) -> bool:
-        """Whether readers see any run of the partition."""
+        """True when readers see any run of the partition."""
         return self.pointer is not None and self.pointer.is_published
 
 

@@ -1,4 +1,4 @@
-"""How a SQLite ledger is opened where its file cannot be written: on a read-only mount, or by another user.
+"""Opens a SQLite ledger whose file cannot be written: on a read-only mount, or by another user.
 
 SQLite needs files beside a ledger with a write-ahead log. Where they exist, it reads them. Where they do not, the
 last writer has closed the ledger, and SQLite is told that the file does not change.

@@ -362,7 +362,7 @@ class Days:
 
 
 def _is_complete(recorded: int, first_recorded: date, start: date, until: date) -> bool:
-    """Whether every day is recorded. Days before the first expected one may be recorded too."""
+    """Return true when every day is recorded. Days before the first expected one may be recorded too."""
     return first_recorded >= start and recorded == (until - start).days + 1
 
 

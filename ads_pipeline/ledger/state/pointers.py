@@ -156,7 +156,7 @@ _FAILED_LOADS: Final = Statement(
 
 
 class Publications:
-    """Which runs readers may see, and which run the pointer of each partition names."""
+    """The runs that readers may see, and the pointer of each partition."""
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine

@@ -123,7 +123,7 @@ class RunHistory:
         self._engine = engine
 
     def exist(self) -> bool:
-        """Whether any run was ever registered."""
+        """Return true when any run was ever registered."""
         return bool(database.fetch(self._engine, sa.select(sa.exists(sa.select(runs.c.run_id))))[0][0])
 
     def registered(self, key: PartitionKey) -> list[RegisteredRun]:

@@ -117,7 +117,7 @@ def _count_by_status(
 
 
 def _uses_day_index(state_filter: StateFilter) -> bool:
-    """Whether the index on source, query and date serves this filter."""
+    """Return true when the index on source, query and date serves this filter."""
     has_window = state_filter.since is not None or state_filter.until is not None
     return has_window and state_filter.source is not None and state_filter.customer_ids is None
 

@@ -1,4 +1,4 @@
-"""What readers may see, as SQL: each rule once, for the statements of other modules.
+"""The rules about what readers see, as SQL: each rule once, for the statements of other modules.
 
 A run is readable when its partition is a success, the run's own last verdict accepted it, and no demotion is open,
 neither of the run nor of the current run. Readers see a readable run once the pointer of its partition is published.
@@ -34,12 +34,12 @@ def is_judged(run: str) -> str:
 
 
 def is_current(run: str) -> str:
-    """Whether the run is the current run of a success."""
+    """The condition that the run is the current run of a success."""
     return f"COALESCE(status = 'success' AND {run}.run_id = current_run_id, FALSE)"
 
 
 def is_accepted(run: str) -> str:
-    """Whether the run's last verdict accepted it, and no rejection of it has begun."""
+    """The condition that the run's last verdict accepted it, and no rejection of it has begun."""
     is_demoting = f"EXISTS (SELECT 1 FROM demotions WHERE {_same_run('demotions', run)})"
     return f"({last_outcome(run)} = 'accepted' AND NOT {is_demoting})"
 

@@ -125,7 +125,7 @@ def log_request(
 
 
 def is_logged(transaction: LedgerTransaction, action: str, request: ActionRequest) -> bool:
-    """Whether this request was executed before. Raises ActionIdReused when its id names another action."""
+    """Return true when this request was executed before. Raises ActionIdReused when its id names another action."""
     logged = sa.select(control_actions).where(control_actions.c.action_id == request.action_id)
     row = transaction.connection.execute(logged).one_or_none()
     if row is not None and (row.action, row.operator) != (action.lower(), printable(request.operator)):

@@ -94,7 +94,7 @@ class FetchError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptResult:
-    """How an attempt at an asset partition ended, other than by a verdict.
+    """The end of an attempt at an asset partition, other than by a verdict.
 
     `code_version` is set if the attempt materialized the partition. The recorded instant is later than `not_before`,
     even if the clock went back. For a load this is the instant when the loaded run was materialized. A failed fetch
@@ -212,7 +212,7 @@ class PartitionStatuses:
 
 
 def _is_late(error: FetchError, status: PartitionStatus | None) -> bool:
-    """Whether another attempt was recorded after the failure."""
+    """Return true when another attempt was recorded after the failure."""
     last = status.last_attempt_at if status else None
     return last is not None and last > error.failed_at
 

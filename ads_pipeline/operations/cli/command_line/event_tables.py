@@ -38,7 +38,9 @@ def event_to_json(logged: LoggedEvent) -> dict[str, Any]:
 
 def run_to_json(head: RunHead, snapshot: RunSnapshot | None) -> dict[str, Any]:
     """Merge the head and the snapshot of a run. Without a snapshot its fields are null."""
-    values = dict.fromkeys(asdict(RunSnapshot(engine_run_id=head.engine_run_id))) if snapshot is None else asdict(snapshot)
+    values = (
+        dict.fromkeys(asdict(RunSnapshot(engine_run_id=head.engine_run_id))) if snapshot is None else asdict(snapshot)
+    )
     row = {"engine_run_id": head.engine_run_id, "status": None, "events": head.last_seq} | values | asdict(head)
     del row["last_seq"]
     return row

@@ -110,7 +110,9 @@ def tail(
             return
         _check_not_retired(head)
         if after > head.last_seq:
-            raise BadCommand(f"--after {after} is beyond the last event of run {head.engine_run_id}, number {head.last_seq}")
+            raise BadCommand(
+                f"--after {after} is beyond the last event of run {head.engine_run_id}, number {head.last_seq}"
+            )
         if follow:
             _print_pages(_follow_events(reader, head.engine_run_id, after, limit), as_json=as_json)
             return

@@ -67,7 +67,7 @@ def retire_events(
                 typer.confirm(f"Delete {description} for good?", abort=True, err=True)
             for number, head in enumerate(heads, 1):
                 action_id = request.action_id if len(heads) == 1 else f"{request.action_id}.{number}"
-                log.retire(head.run_id, replace(request, action_id=action_id, filters=f"run {head.run_id}"))
+                log.retire(head.engine_run_id, replace(request, action_id=action_id, filters=f"run {head.engine_run_id}"))
             message = f"deleted {description}" + (f"\naction {request.action_id}" if heads else "")
     OutputConsole().print(message, soft_wrap=True)
 
@@ -79,13 +79,13 @@ def _find_retirable_runs(log: EventLog, run_prefix: str | None, day: date | None
     head = find_run(log, run_prefix or "")
     if head.retired_at is not None:
         return []
-    status = log.get_current_snapshot(head.run_id).status
+    status = log.get_current_snapshot(head.engine_run_id).status
     if not status.is_terminal:
-        raise RunOpen(head.run_id, str(status))
+        raise RunOpen(head.engine_run_id, str(status))
     return [head]
 
 
 def _describe(heads: Sequence[RunHead]) -> str:
     events = count_of(sum(head.last_seq for head in heads), "event")
-    runs = f"run {heads[0].run_id}" if len(heads) == 1 else count_of(len(heads), "run")
+    runs = f"run {heads[0].engine_run_id}" if len(heads) == 1 else count_of(len(heads), "run")
     return f"{events} of {runs}" if heads else ""

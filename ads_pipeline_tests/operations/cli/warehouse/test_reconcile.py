@@ -82,10 +82,10 @@ def test_repair_folds_events_and_closes_killed_commands(empty_cli: CommandLine) 
     with open_part(EventLog, url, clock=lambda: earlier) as log:
         log.append(killed.make_event("RunStarted", at=earlier))
     result = empty_cli.run("reconcile")
-    assert (result.code, result.err) == (0, f"run {killed.run_id} was closed as failed: {COMMAND_KILLED}\n")
+    assert (result.code, result.err) == (0, f"run {killed.engine_run_id} was closed as failed: {COMMAND_KILLED}\n")
     with open_part(EventLog, url) as log:
         assert log.list_lagging_runs() == []
-        assert log.get_current_snapshot(killed.run_id).status is RunStatus.FAILED
+        assert log.get_current_snapshot(killed.engine_run_id).status is RunStatus.FAILED
 
 
 def test_plan_changes_nothing(empty_cli: CommandLine) -> None:
