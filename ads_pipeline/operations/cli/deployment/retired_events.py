@@ -67,7 +67,9 @@ def retire_events(
                 typer.confirm(f"Delete {description} for good?", abort=True, err=True)
             for number, head in enumerate(heads, 1):
                 action_id = request.action_id if len(heads) == 1 else f"{request.action_id}.{number}"
-                log.retire(head.engine_run_id, replace(request, action_id=action_id, filters=f"run {head.engine_run_id}"))
+                log.retire(
+                    head.engine_run_id, replace(request, action_id=action_id, filters=f"run {head.engine_run_id}")
+                )
             message = f"deleted {description}" + (f"\naction {request.action_id}" if heads else "")
     OutputConsole().print(message, soft_wrap=True)
 
