@@ -45,8 +45,8 @@ GOLDEN: list[tuple[Parts, str]] = [
 
 
 def event_with_key(parts: Parts, **more: Any) -> Event:
-    run_id, step_id, attempt, event_type, plan = parts
-    return make_event(run_id, event_type, step_id, plan_version=plan, logical_attempt_id=attempt, **more)
+    engine_run_id, step_id, attempt, event_type, plan = parts
+    return make_event(engine_run_id, event_type, step_id, plan_version=plan, logical_attempt_id=attempt, **more)
 
 
 def change_field(event: Event, name: str, value: Any) -> Event:
@@ -58,10 +58,14 @@ def change_field(event: Event, name: str, value: Any) -> Event:
 @pytest.mark.parametrize(("parts", "digest"), GOLDEN, ids=str)
 def test_key_is_standard_sha256(parts: Parts, digest: str) -> None:
     """The key is the SHA-256 of the five parts joined by bars."""
-    run_id, step_id, attempt, event_type, plan = parts
+    engine_run_id, step_id, attempt, event_type, plan = parts
     assert event_with_key(parts).idempotency_key == digest
     assert digest == idempotency_key(
-        engine_run_id=run_id, step_id=step_id, logical_attempt_id=attempt, event_type=event_type, plan_version=plan
+        engine_run_id=engine_run_id,
+        step_id=step_id,
+        logical_attempt_id=attempt,
+        event_type=event_type,
+        plan_version=plan,
     )
 
 
@@ -112,7 +116,7 @@ def test_key_ignores_other_fields(event: Event, other: Event) -> None:
 
 
 @pytest.mark.invariant("E16")
-@pytest.mark.parametrize("name", ["run_id", "step_id", "event_type", "plan_version", "logical_attempt_id"])
+@pytest.mark.parametrize("name", ["engine_run_id", "step_id", "event_type", "plan_version", "logical_attempt_id"])
 @pytest.mark.parametrize("value", ["a|b", "|", "a|", "|a"])
 def test_key_parts_have_no_separator(name: str, value: str) -> None:
     """A bar in any part is refused, because two different events could get one key."""
@@ -128,7 +132,7 @@ def test_step_name_run_is_reserved() -> None:
         make_event("r1", "NoteTaken", "RUN")
 
 
-NAMES = ["run_id", "plan_version", "event_type", "step_id", "adapter_version", "caused_by_signal_id"]
+NAMES = ["engine_run_id", "plan_version", "event_type", "step_id", "adapter_version", "caused_by_signal_id"]
 IDS = ["event_id", "parent_event_id"]
 BAD_NAMES: list[object] = [
     "",
@@ -158,14 +162,14 @@ BAD_IDS: list[object] = ["", EVENT_ID.upper(), EVENT_ID + "\n", EVENT_ID.replace
 )
 def test_invalid_names_are_refused(name: str, value: object) -> None:
     """An invalid name is refused with its field, on one printable line."""
-    fields: dict[str, Any] = {"run_id": "r1", "event_type": "NoteTaken", "step_id": "s1"} | {name: value}
+    fields: dict[str, Any] = {"engine_run_id": "r1", "event_type": "NoteTaken", "step_id": "s1"} | {name: value}
     with pytest.raises(BadEvent, match=f"^event: {name}: ") as refused:
         Event(**{"plan_version": builders.PLAN, "emitted_at": builders.EMITTED_AT} | fields)
     assert str(refused.value).isprintable()
     assert len(str(refused.value)) < 250
 
 
-@pytest.mark.parametrize("name", ["run_id", "plan_version", "event_type", "event_id", "emitted_at"])
+@pytest.mark.parametrize("name", ["engine_run_id", "plan_version", "event_type", "event_id", "emitted_at"])
 def test_required_fields_are_not_none(name: str) -> None:
     """Run, plan, type, id and time are required."""
     with pytest.raises(BadEvent, match=f"^event: {name}: "):
@@ -174,7 +178,7 @@ def test_required_fields_are_not_none(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "longest"),
-    [("run_id", 96), ("plan_version", 96), ("adapter_version", 96), ("caused_by_signal_id", 96), ("step_id", 256),
+    [("engine_run_id", 96), ("plan_version", 96), ("adapter_version", 96), ("caused_by_signal_id", 96), ("step_id", 256),
      ("event_type", 64)],
 )  # fmt: skip
 def test_name_length_is_limited(name: str, longest: int) -> None:
