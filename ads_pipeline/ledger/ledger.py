@@ -105,7 +105,7 @@ class Ledger(LedgerReader):
         self.retry_queue = RetryQueue(engine, clock=clock)
         self.events = EventLog(engine, clock=clock)
         self.origin = origin or new_origin()
-        after_events = partial(fold_run, self.events, self.origin.run_id) if lease is not None else None
+        after_events = partial(fold_run, self.events, self.origin.engine_run_id) if lease is not None else None
         writer = LedgerWriter(
             engine, clock=clock, origin=self.origin, tenancy=tenancy, lease=lease, after_events=after_events
         )

@@ -173,7 +173,7 @@ class RunResources(SensorResources):
     def _append(self, events: Sequence[Event]) -> None:
         """Append events of the run, and fold them into its snapshot, as the ledger does after its own events."""
         self.events.append_many(events)
-        fold_run(self.events, self.lease.run_id)
+        fold_run(self.events, self.lease.engine_run_id)
 
     def pipeline(self, spark: "SparkSession") -> "Pipeline":
         from ads_pipeline.pipeline.pipeline import Pipeline  # noqa: PLC0415

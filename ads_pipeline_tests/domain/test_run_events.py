@@ -178,9 +178,12 @@ def test_required_fields_are_not_none(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "longest"),
-    [("engine_run_id", 96), ("plan_version", 96), ("adapter_version", 96), ("caused_by_signal_id", 96), ("step_id", 256),
-     ("event_type", 64)],
-)  # fmt: skip
+    [
+        *[(each, 96) for each in ("engine_run_id", "plan_version", "adapter_version", "caused_by_signal_id")],
+        ("step_id", 256),
+        ("event_type", 64),
+    ],
+)
 def test_name_length_is_limited(name: str, longest: int) -> None:
     """A name may be as long as its column, and not one character longer."""
     event = make_event("r1", "NoteTaken", "s1")

@@ -142,4 +142,8 @@ def test_verdict_of_a_run_with_a_lease_is_folded(ledger: Ledger) -> None:
         (registered,) = registered_runs(leased, key(), "r1")
         leased.verdicts.record([acceptance(registered)])
         engine_run_id = ledger.origin.engine_run_id
-        assert stored_snapshot(leased.events, engine_run_id).last_event_seq == last_seq(leased.events, engine_run_id) == 2
+        assert (
+            stored_snapshot(leased.events, engine_run_id).last_event_seq
+            == last_seq(leased.events, engine_run_id)
+            == 2
+        )
