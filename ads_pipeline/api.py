@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ads_pipeline.domain.errors import AdsPipelineError
     from ads_pipeline.domain.partition import PartitionKey, Run
     from ads_pipeline.domain.run_snapshots import RunEventStore
-    from ads_pipeline.lake.raw.seal import Seal
+    from ads_pipeline.domain.sealed_run import SealedRun
     from ads_pipeline.orchestration.location.code_location import build_definitions
     from ads_pipeline.pipeline.readers import Readers
     from ads_pipeline.settings.environment import Settings, read_settings
@@ -32,7 +32,7 @@ __all__ = [
     "Row",
     "Run",
     "RunEventStore",
-    "Seal",
+    "SealedRun",
     "Settings",
     "build_definitions",
     "land",
@@ -49,7 +49,7 @@ _MODULES: Final = {
     "Row": "validation.contract_models",
     "Run": "domain.partition",
     "RunEventStore": "domain.run_snapshots",
-    "Seal": "lake.raw.seal",
+    "SealedRun": "domain.sealed_run",
     "Settings": "settings.environment",
     "build_definitions": "orchestration.location.code_location",
     "read_settings": "settings.environment",
@@ -72,15 +72,16 @@ def land(
     time_zone: str | None = None,
     currency_code: str | None = None,
     settings: Settings | None = None,
-) -> Seal:
+) -> SealedRun:
     """Write the rows of a partition, `customer/query/YYYY-MM-DD`, in the order given, and seal the run.
 
     After any failure, also of the rows' iterator, nothing is sealed. Raises RunExists when the run_id is taken. The
     time is that of the extraction, by default now; the schema version is by default that of the query file.
     """
     from ads_pipeline.domain.partition import Run
+    from ads_pipeline.domain.sealed_run import SealFacts
     from ads_pipeline.lake.raw.landing import RawRuns
-    from ads_pipeline.lake.raw.seal import SealFacts, hash_gaql
+    from ads_pipeline.lake.raw.seal import hash_gaql
 
     known = settings or _read_settings()
     key = _parse_partition(partition, known)

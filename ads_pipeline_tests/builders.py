@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from multiprocessing.queues import SimpleQueue
 from multiprocessing.synchronize import Barrier
@@ -14,12 +15,14 @@ import pytest
 from ads_pipeline.domain.errors import RawError, RunExists
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.reason import Problem, Reason
+from ads_pipeline.domain.sealed_run import SealedRun, SealFacts
 from ads_pipeline.domain.transitions import Outcome, Verdict
 from ads_pipeline.lake.raw.discovery import DamagedRun
 from ads_pipeline.lake.raw.landing import RawRuns
-from ads_pipeline.lake.raw.seal import METADATA, PAYLOAD, Seal, SealFacts
+from ads_pipeline.lake.raw.seal import METADATA, PAYLOAD
 
 DAY = date(2026, 2, 3)
+EXTRACTED_AT = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)  # the same in all processes
 ROWS = [
     {"campaign": {"id": "1", "name": "Spring"}, "clicks": 3},
     {"campaign": {"id": "2", "name": "Été"}, "clicks": 0},
@@ -74,6 +77,14 @@ def seal_facts() -> SealFacts:
     )
 
 
+def sealed_run(
+    sealed: Run, rows: int, *, schema_version: str = "1", extracted_at: datetime = EXTRACTED_AT
+) -> SealedRun:
+    """A sealed run without a digest, as an outside extractor may seal it. Nothing is written."""
+    facts = replace(seal_facts(), schema_version=schema_version, extracted_at=extracted_at)
+    return SealedRun(run=sealed, facts=facts, record_count=rows, payload_bytes=None, payload_sha256=None)
+
+
 def seal_document(sealed: Run, payload: bytes, **changes: Any) -> dict[str, Any]:
     """The content of metadata.json for these bytes, with every field, some of them changed."""
     return {
@@ -115,7 +126,7 @@ def raw_before_first_use(root: Path) -> RawRuns:
     return RawRuns(root, is_in_use=lambda: False)
 
 
-def find_runs(raw: RawRuns, since: date = DAY, until: date = DAY) -> list[Seal | DamagedRun]:
+def find_runs(raw: RawRuns, since: date = DAY, until: date = DAY) -> list[SealedRun | DamagedRun]:
     return list(raw.find_runs(source="google_ads", since=since, until=until))
 
 

@@ -43,7 +43,7 @@ def test_examples_land_and_read_a_day(settings: api.Settings, spark: SparkSessio
     with open_deployment(settings.home, spark, settings.database_url) as deployment:
         seals = deployment.raw.list_runs(parse_key(f"google_ads/{DAY}"))
         judged, _loaded = deployment.pipeline.judge_and_load(
-            [seal.run for seal in seals if isinstance(seal, api.Seal)]
+            [seal.run for seal in seals if isinstance(seal, api.SealedRun)]
         )
     assert [result.state.status for result in judged.recorded] == ["success"]
     assert run_example(settings, "read_warehouse.py").splitlines()[1].split() == ["1180250317", "1", "4.50"]

@@ -13,8 +13,9 @@ from typing import Any, Final
 
 from ads_pipeline.domain.errors import BadName, RunExists
 from ads_pipeline.domain.partition import PartitionKey, Run, generate_run_id
+from ads_pipeline.domain.sealed_run import SealedRun, SealFacts
 from ads_pipeline.lake.raw.landing import RawRuns
-from ads_pipeline.lake.raw.seal import METADATA, PAYLOAD, Seal, SealFacts, encode_seal, hash_gaql
+from ads_pipeline.lake.raw.seal import METADATA, PAYLOAD, encode_seal, hash_gaql
 from ads_pipeline.lake.storage.open_store import open_store
 from ads_pipeline.settings.query_file import GoogleApis
 
@@ -219,7 +220,7 @@ def _land_with_wrong_count(raw: RawRuns, google_apis: GoogleApis, run: Run, rows
     facts = _facts(google_apis, run)
     store = open_store(raw.location)
     store.create(f"{run.path}/{PAYLOAD}", "".join(json.dumps(row) + "\n" for row in rows).encode())
-    seal = Seal(run=run, facts=facts, record_count=len(rows) + 2, payload_bytes=None, payload_sha256=None)
+    seal = SealedRun(run=run, facts=facts, record_count=len(rows) + 2, payload_bytes=None, payload_sha256=None)
     store.create(f"{run.path}/{METADATA}", encode_seal(seal))
     return run
 

@@ -40,6 +40,7 @@ from ads_pipeline.domain.fetching.retry_policy import (
 )
 from ads_pipeline.domain.log_lines import LogEvent, log_event
 from ads_pipeline.domain.partition import PartitionKey, Run
+from ads_pipeline.domain.sealed_run import SealedRun
 from ads_pipeline.google_ads.faults.fault_reading import Fault
 from ads_pipeline.google_ads.faults.fault_table import OUT_OF_REACH
 from ads_pipeline.google_ads.fetch_rules import FetchRules
@@ -49,7 +50,6 @@ from ads_pipeline.google_ads.requests.ranges import FetchRange, cut_ranges, halv
 from ads_pipeline.google_ads.streaming import RangeRequest, RangeStreams
 from ads_pipeline.lake.raw.discovery import DamagedRun
 from ads_pipeline.lake.raw.run_source import Landed, Source
-from ads_pipeline.lake.raw.seal import Seal
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class _Progress:
     narrowing: Narrowing
     clock: Callable[[], datetime]
     began_at: datetime
-    runs: list[Seal | DamagedRun] = field(default_factory=list)
+    runs: list[SealedRun | DamagedRun] = field(default_factory=list)
     notes: dict[Run, Mapping[str, Any]] = field(default_factory=dict)
     failed: list[FailedFetch] = field(default_factory=list)
     skipped: list[SkippedFetch] = field(default_factory=list)
@@ -110,7 +110,7 @@ class _Progress:
         names = ((field_name, getattr(key, field_name)) for field_name in _PARKED_FIELD.values())
         return next((self.stopped[name] for name in names if name in self.stopped), None)
 
-    def add(self, seals: Iterable[Seal | DamagedRun]) -> None:
+    def add(self, seals: Iterable[SealedRun | DamagedRun]) -> None:
         self.runs += [each for each in seals if each.run is not None and each.run.key in self.requested]
 
     def skip(self, keys: Iterable[PartitionKey], why: str) -> None:

@@ -21,6 +21,7 @@ from ads_pipeline.domain.errors import AdsPipelineError, BadJson, FieldRefused, 
 from ads_pipeline.domain.fetching.outages import SOURCE_UNAVAILABLE, TIMED_OUT, TRANSIENT
 from ads_pipeline.domain.partition import Run
 from ads_pipeline.domain.quoting import quoted
+from ads_pipeline.domain.sealed_run import SealedRun, SealFacts
 from ads_pipeline.google_ads.client import Clients
 from ads_pipeline.google_ads.faults.fault_reading import Fault, clean_request_id, make_fault, read_fault
 from ads_pipeline.google_ads.faults.fault_table import GOOGLE_ADS_ERROR, ROWS_REFUSED, UNRECOGNIZED_FIELD
@@ -30,7 +31,7 @@ from ads_pipeline.google_ads.requests.gaql import complete_query
 from ads_pipeline.google_ads.requests.ranges import FetchRange
 from ads_pipeline.lake.raw.landing import RawRuns
 from ads_pipeline.lake.raw.row_encoding import StrictLine, encode_columns
-from ads_pipeline.lake.raw.seal import Seal, SealFacts, hash_gaql
+from ads_pipeline.lake.raw.seal import hash_gaql
 from ads_pipeline.lake.raw.unsealed_run import UnsealedRun
 from ads_pipeline.settings.query_file import Query
 
@@ -70,7 +71,7 @@ class StreamResult:
     """How a request ended: with the seals of all days and the notes in them, or with a fault and no seal."""
 
     facts: StreamFacts
-    seals: tuple[Seal, ...] = ()
+    seals: tuple[SealedRun, ...] = ()
     notes: Mapping[Run, Mapping[str, Any]] = field(default_factory=dict)
     fault: Fault | None = None
 
@@ -131,7 +132,7 @@ class RangeStreams:
 
     def _fetch(
         self, request: RangeRequest, facts: StreamFacts, stalled: threading.Event
-    ) -> list[tuple[Seal, Mapping[str, Any]]]:
+    ) -> list[tuple[SealedRun, Mapping[str, Any]]]:
         requested = request.fetch_range
         flattener = Flattener(request.query.fields, self._fields)
         with ExitStack() as stack:
@@ -163,7 +164,7 @@ class RangeStreams:
 
     def _seal(
         self, request: RangeRequest, run: UnsealedRun, facts: StreamFacts, flattener: Flattener
-    ) -> tuple[Seal, Mapping[str, Any]]:
+    ) -> tuple[SealedRun, Mapping[str, Any]]:
         query, day, currency = request.query, run.run.key.logical_date, request.currency_code or ""
         zone = find_zone(request.time_zone)
         seal_facts = SealFacts(

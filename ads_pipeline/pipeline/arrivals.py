@@ -12,10 +12,10 @@ from typing import Final
 
 from ads_pipeline.domain.fetching.fetch_results import Backfill
 from ads_pipeline.domain.partition import PartitionKey, Run
+from ads_pipeline.domain.sealed_run import SealedRun
 from ads_pipeline.lake.raw.discovery import DamagedRun, Found, RunWithoutSeal
 from ads_pipeline.lake.raw.landing import RawRuns
 from ads_pipeline.lake.raw.run_source import Landed
-from ads_pipeline.lake.raw.seal import Seal
 from ads_pipeline.ledger.state.run_history import RunHistory
 
 SENSOR_WINDOW: Final = timedelta(days=92)  # the days that each tick of a sensor searches
@@ -109,13 +109,9 @@ class SealedRuns:
             without_contract=tuple(waiting),
         )
 
-    def _find_without_contract(self, sealed: Iterable[Seal | DamagedRun]) -> dict[Run, None]:
+    def _find_without_contract(self, sealed: Iterable[SealedRun | DamagedRun]) -> dict[Run, None]:
         """The registered runs that no contract judges. Others are found, so that a run registers them."""
-        runs = [
-            each.run
-            for each in sealed
-            if isinstance(each, Seal) and not self._has_contract(each.run.key.query_name, each.facts.schema_version)
-        ]
+        runs = [each.run for each in sealed if isinstance(each, SealedRun) and not self._has_contract(*each.contract)]
         registered = self._runs.judged_by_run({run.key for run in runs}) if runs else {}
         return {run: None for run in runs if run in registered}
 
@@ -153,6 +149,6 @@ def _find_day(found: Found) -> str:
     return found.run.key.path if found.run is not None else found.path.rpartition("/")[0]
 
 
-def _extraction_order(found: Seal | DamagedRun) -> tuple[str, str]:
+def _extraction_order(found: SealedRun | DamagedRun) -> tuple[str, str]:
     """The extraction time, then the name. Damaged runs have no readable time and come first."""
-    return found.facts.extracted_at.isoformat() if isinstance(found, Seal) else "", str(found.run)
+    return found.facts.extracted_at.isoformat() if isinstance(found, SealedRun) else "", str(found.run)

@@ -25,13 +25,14 @@ from ads_pipeline.domain.errors import (
 )
 from ads_pipeline.domain.log_lines import LogEvent, log_event
 from ads_pipeline.domain.partition import PartitionKey, Run
+from ads_pipeline.domain.sealed_run import SealedRun
 from ads_pipeline.domain.transitions import Outcome, PartitionState, Status
 from ads_pipeline.lake.raw.landing import RawRuns
 from ads_pipeline.lake.raw.reading import PAYLOAD_CHANGED
 from ads_pipeline.lake.warehouse.file_damage import DamagedFile
 from ads_pipeline.lake.warehouse.replacement import Warehouse
-from ads_pipeline.lake.warehouse.table_values import Load, StagedFile, TableLoadResult, WarehouseTable
-from ads_pipeline.ledger.sql.ledger_values import JudgedRun, Publication
+from ads_pipeline.lake.warehouse.table_values import StagedFile, TableLoadResult, WarehouseTable
+from ads_pipeline.ledger.sql.ledger_values import JudgedRun
 from ads_pipeline.ledger.state.load_recorder import Loads
 from ads_pipeline.ledger.state.pointers import Publications
 from ads_pipeline.ledger.state.run_history import RunHistory
@@ -40,7 +41,7 @@ from ads_pipeline.pipeline.progress import ProgressReporter, no_progress
 from ads_pipeline.pipeline.registered_seals import SealRegister, compare_with_seal
 from ads_pipeline.pipeline.staged_runs import StagedRuns, sink_into
 from ads_pipeline.validation.contract_registry import Contracts
-from ads_pipeline.validation.spark_job import SealedPayload, judge_and_write
+from ads_pipeline.validation.spark_job import judge_and_write
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -191,21 +192,18 @@ class Loader:
     ) -> LoadResult:
         """Load partitions of one table. Damaged files that may hold some stop only those."""
         runs = [Run(key=state.key, run_id=str(state.current_run_id)) for state in states]
-        payloads, unreadable = self._find_payloads(runs, find_judged(runs))
+        sealed, unreadable = self._read_seals(runs, find_judged(runs))
         staged = self.staged.take(run.key for run in runs)
-        if not payloads:
+        if not sealed:
             self.warehouse.discard(runs[0].key.source, runs[0].key.query_name, staged)
             return LoadResult(unreadable=unreadable)
         try:
             written = self.warehouse.replace(
                 self.spark,
-                [
-                    Load(run=run, schema_version=each.seal.facts.schema_version, record_count=each.seal.record_count)
-                    for run, each in payloads.items()
-                ],
+                sealed,
                 staged,
-                stage=lambda missing: self._stage([payloads[run] for run in missing], unreadable),
-                columns=self._find_columns(payloads.values()),
+                stage=lambda missing: self._stage(missing, unreadable),
+                columns=self._find_columns(sealed),
                 is_publishable=self.loads.publishable_runs,
                 dropped=dropped,
             )
@@ -219,15 +217,14 @@ class Loader:
             return replace(result, blocked={**result.blocked, **blocked})
         return LoadResult(written=(written,), superseded=written.superseded, unreadable=unreadable)
 
-    def _find_payloads(
+    def _read_seals(
         self, runs: Sequence[Run], judged: Mapping[Run, JudgedRun]
-    ) -> tuple[dict[Run, SealedPayload], dict[Run, AdsPipelineError]]:
-        """The payloads by run, and the damaged runs.
+    ) -> tuple[list[SealedRun], dict[Run, AdsPipelineError]]:
+        """The runs with the digest that the validator read, and the damaged runs.
 
-        A seal must be the one that was registered, so that the recorded contract reads the rows. A payload must have
-        the digest that the validator read.
+        A seal must be the one that was registered, so that the recorded contract reads the rows.
         """
-        payloads: dict[Run, SealedPayload] = {}
+        sealed: list[SealedRun] = []
         unreadable: dict[Run, AdsPipelineError] = {}
         for run in runs:
             if (found := judged.get(run)) is None:
@@ -240,48 +237,47 @@ class Loader:
             if (problem := compare_with_seal(found.registered, seal)) is not None:
                 unreadable[run] = RunDamaged(run.path, problem)
                 continue
-            seal = replace(seal, payload_sha256=found.payload_sha256)
-            payloads[run] = SealedPayload(seal=seal, location=self.raw.location)
-        return payloads, unreadable
+            sealed.append(replace(seal, payload_sha256=found.payload_sha256))
+        return sealed, unreadable
 
-    def _stage(self, payloads: Sequence[SealedPayload], unreadable: dict[Run, AdsPipelineError]) -> list[StagedFile]:
+    def _stage(self, sealed: Sequence[SealedRun], unreadable: dict[Run, AdsPipelineError]) -> list[StagedFile]:
         """Read runs again that were accepted earlier.
 
         One that no longer reads as it did, or whose contract is no longer declared, is added to `unreadable`.
         """
-        for (query_name, version), group in group_by(payloads, contract_key).items():
-            table = self.warehouse.table(group[0].seal.run.key.source, query_name)
+        for (query_name, version), group in group_by(sealed, lambda each: each.contract).items():
+            table = self.warehouse.table(group[0].run.key.source, query_name)
             try:
                 rules = self.contracts.rules(query_name, version).without_checks()
             except ContractMissing as error:
-                unreadable.update((payload.seal.run, error) for payload in group)
+                unreadable.update((each.run, error) for each in group)
                 continue
-            judgements, written = judge_and_write(self.spark, group, rules, open_sink=sink_into(table, version))
+            judgements, written = judge_and_write(
+                self.spark, self.raw.location, group, rules, open_sink=sink_into(table, version)
+            )
             self.staged.add(table, written)
             rejected = (each.verdict for each in judgements if each.verdict.outcome is Outcome.REJECTED)
             unreadable |= {verdict.run: RunDamaged(verdict.run.path, PAYLOAD_CHANGED) for verdict in rejected}
-        return self.staged.take(payload.seal.run.key for payload in payloads)
+        return self.staged.take(each.run.key for each in sealed)
 
-    def _find_columns(self, payloads: Iterable[SealedPayload]) -> dict[str, str]:
+    def _find_columns(self, sealed: Iterable[SealedRun]) -> dict[str, str]:
         """The columns of all declared contracts of these runs."""
         columns: dict[str, str] = {}
-        for contract in sorted({contract_key(payload) for payload in payloads}):
+        for contract in sorted({each.contract for each in sealed}):
             if contract in self.contracts.declared:
                 columns |= self.contracts.rules(*contract).column_types
         return columns
 
     def _move_pointers(self, written: TableLoadResult) -> LoadResult:
-        pointers = self.loads.publish(
-            [Publication(run=load.run, table_version=written.table_version) for load in written.loads]
-        )
+        pointers = self.loads.publish([each.run for each in written.runs], table_version=written.table_version)
         if pointers.superseded:  # they lost their authority between the commit and the pointer
             self.remove_hidden_rows(run.key for run in pointers.superseded)
         log_event(
             _LOG,
             LogEvent.LOAD_PUBLISHED,
-            query=next((load.run.key.query_name for load in written.loads), None),
+            query=next((each.run.key.query_name for each in written.runs), None),
             partitions=len(pointers.published),
-            rows=sum(load.record_count for load in written.loads),
+            rows=sum(each.record_count for each in written.runs),
             superseded=len(written.superseded) + len(pointers.superseded),
             table_version=written.table_version,
         )
@@ -303,11 +299,6 @@ def _batch_days(partitions: Mapping[date, int]) -> list[list[date]]:
         batches[-1].append(day)
         size += count
     return batches
-
-
-def contract_key(payload: SealedPayload) -> tuple[str, str]:
-    """The query name and schema version that select the contract."""
-    return payload.seal.run.key.query_name, payload.seal.facts.schema_version
 
 
 def group_by(items: Iterable[_T], key: Callable[[_T], _K]) -> dict[_K, list[_T]]:

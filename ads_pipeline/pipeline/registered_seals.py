@@ -4,16 +4,14 @@ It reads seals and not payloads. Judging is in `validation`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import starmap
 from typing import Final
 
 from ads_pipeline.domain.errors import RunChanged, RunDamaged, RunNotSealed, UnsafePath
 from ads_pipeline.domain.partition import Run
+from ads_pipeline.domain.sealed_run import SealedRun
 from ads_pipeline.domain.transitions import RegisteredRun
 from ads_pipeline.lake.raw.discovery import DamagedRun
 from ads_pipeline.lake.raw.landing import RawRuns
-from ads_pipeline.lake.raw.seal import Seal
-from ads_pipeline.ledger.sql.ledger_values import RunRegistration
 from ads_pipeline.ledger.state.run_registration import Registrations
 
 RAW_DATA_MISSING: Final = "its raw data is gone"
@@ -25,18 +23,20 @@ class SealRegister:
 
     def __init__(self, *, raw: RawRuns, registrations: Registrations) -> None:
         self._raw, self._registrations = raw, registrations
-        self._kept: dict[Run, Seal | DamagedRun] = {}
+        self._kept: dict[Run, SealedRun | DamagedRun] = {}
 
-    def register(self, found: Iterable[Seal | DamagedRun]) -> None:
+    def register(self, found: Iterable[SealedRun | DamagedRun]) -> None:
         """Register runs in the order given, intact ones first, and keep their seals. Repeating it changes nothing."""
         self._kept |= self._register({each.run: each for each in found if each.run is not None})
 
-    def get_or_register(self, runs: Iterable[Run]) -> tuple[dict[Run, Seal | DamagedRun], dict[Run, RunNotSealed]]:
+    def get_or_register(
+        self, runs: Iterable[Run]
+    ) -> tuple[dict[Run, SealedRun | DamagedRun], dict[Run, RunNotSealed]]:
         """Return what is registered of these runs, and the runs that have no seal.
 
         Runs that were not kept are read and registered. They are not kept either, to bound memory.
         """
-        found: dict[Run, Seal | DamagedRun] = {}
+        found: dict[Run, SealedRun | DamagedRun] = {}
         unsealed: dict[Run, RunNotSealed] = {}
         for run in dict.fromkeys(runs):
             try:
@@ -46,43 +46,36 @@ class SealRegister:
         found |= self._register({run: each for run, each in found.items() if run not in self._kept})
         return found, unsealed
 
-    def read_seal(self, run: Run) -> Seal:
+    def read_seal(self, run: Run) -> SealedRun:
         """Return the run's seal. RunNotSealed, or RunDamaged with the reason."""
         kept = self._kept.get(run)
-        return kept if isinstance(kept, Seal) else self._raw.read_seal(run)
+        return kept if isinstance(kept, SealedRun) else self._raw.read_seal(run)
 
-    def _register(self, found: Mapping[Run, Seal | DamagedRun]) -> dict[Run, Seal | DamagedRun]:
+    def _register(self, found: Mapping[Run, SealedRun | DamagedRun]) -> dict[Run, SealedRun | DamagedRun]:
         """Register runs and return them. A run that is registered with another seal is returned as damaged."""
-        described = sorted(starmap(_describe, found.items()), key=lambda each: each.record_count is None)
-        changed = self._register_unchanged(described) if described else frozenset[Run]()
+        intact = [each for each in found.values() if isinstance(each, SealedRun)]
+        damaged = [run for run, each in found.items() if isinstance(each, DamagedRun)]
+        changed = self._register_unchanged([*intact, *damaged]) if found else frozenset[str]()
         return {
             run: DamagedRun(path=run.path, problem=SEAL_CHANGED, run=run)
-            if run in changed and isinstance(each, Seal)
+            if str(run) in changed and isinstance(each, SealedRun)
             else each
             for run, each in found.items()
         }
 
-    def _register_unchanged(self, described: Sequence[RunRegistration]) -> set[Run]:
-        """Register all runs but those that are registered with another seal; return those."""
+    def _register_unchanged(self, runs: Sequence[SealedRun | Run]) -> frozenset[str]:
+        """Register all runs but those that are registered with another seal; return the names of those."""
         try:
-            self._registrations.register(described)
+            self._registrations.register(runs)
         except RunChanged as error:
-            changed = {each.run for each in described if str(each.run) in error.runs}
-            self._registrations.register([each for each in described if each.run not in changed])
+            changed = frozenset(error.runs)
+            self._registrations.register([each for each in runs if _name(each) not in changed])
             return changed
-        return set()
+        return frozenset()
 
 
-def _describe(run: Run, found: Seal | DamagedRun) -> RunRegistration:
-    if isinstance(found, DamagedRun):
-        return RunRegistration(run=run)
-    return RunRegistration(
-        run=run,
-        schema_version=found.facts.schema_version,
-        record_count=found.record_count,
-        payload_sha256=found.payload_sha256,
-        extracted_at=found.facts.extracted_at,
-    )
+def _name(found: SealedRun | Run) -> str:
+    return str(found if isinstance(found, Run) else found.run)
 
 
 def check_seal(registered: RegisteredRun, raw: RawRuns) -> str | None:
@@ -93,7 +86,7 @@ def check_seal(registered: RegisteredRun, raw: RawRuns) -> str | None:
         return compare_with_seal(registered, None)
 
 
-def find_run(raw: RawRuns, run: Run) -> Seal | DamagedRun:
+def find_run(raw: RawRuns, run: Run) -> SealedRun | DamagedRun:
     """Read the run's seal, or find what is wrong with the run. RunNotSealed when it has no seal."""
     try:
         return raw.read_seal(run)
@@ -101,7 +94,7 @@ def find_run(raw: RawRuns, run: Run) -> Seal | DamagedRun:
         return DamagedRun(path=run.path, problem=error.problem, run=run)
 
 
-def compare_with_seal(registered: RegisteredRun, found: Seal | DamagedRun | None) -> str | None:
+def compare_with_seal(registered: RegisteredRun, found: SealedRun | DamagedRun | None) -> str | None:
     """Compare a registration with what was found on disk; the problem, or None when they agree.
 
     A damaged run agrees with a registration that recorded the damage.

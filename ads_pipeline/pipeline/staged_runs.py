@@ -7,27 +7,30 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from functools import partial
+from itertools import groupby
 from typing import Any
 
 import pyarrow as pa
 
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.lake.warehouse.file_writer import RowsOfRun, StagedRows, decode_files, encode_files
-from ads_pipeline.lake.warehouse.table_values import StagedFile, WarehouseTable
-from ads_pipeline.validation.payload_task import RowSink, SealedRun
+from ads_pipeline.lake.warehouse.file_writer import StagedRows, decode_files, encode_files
+from ads_pipeline.lake.warehouse.table_values import HeldRun, StagedFile, WarehouseTable
+from ads_pipeline.validation.payload_task import RowSink, TaskRun
 
 
 class _WarehouseSink:
     """Hands the rows of a contract to the files of a table, inside a task."""
 
     def __init__(self, table: WarehouseTable, schema_version: str) -> None:
-        self._rows, self._schema_version = StagedRows(table.location, table.folder), schema_version
+        self._rows = StagedRows(table.location, table.folder, schema_version)
 
-    def add(self, accepted: Sequence[tuple[SealedRun, int]], rows: pa.Table) -> None:
-        runs = [
-            RowsOfRun(run.customer_id, run.day, run.run_id, self._schema_version, count) for run, count in accepted
-        ]
-        self._rows.add(runs, rows)
+    def add(self, accepted: Sequence[tuple[TaskRun, int]], rows: pa.Table) -> None:
+        start = 0
+        for day, group in groupby(accepted, key=lambda each: each[0].day):
+            runs = [HeldRun(run.customer_id, run.run_id, count) for run, count in group]
+            count = sum(run.rows for run in runs)
+            self._rows.add(day, runs, rows.slice(start, count))
+            start += count
 
     def finish(self) -> Sequence[Mapping[str, Any]]:
         return encode_files(self._rows.finish())

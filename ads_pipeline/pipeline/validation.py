@@ -18,21 +18,21 @@ from ads_pipeline.domain.errors import (
 from ads_pipeline.domain.log_lines import LogEvent, log_event
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.reason import Problem, Reason
+from ads_pipeline.domain.sealed_run import SealedRun
 from ads_pipeline.domain.transitions import Outcome, Verdict
 from ads_pipeline.lake.raw.discovery import DamagedRun
 from ads_pipeline.lake.raw.landing import RawRuns
-from ads_pipeline.lake.raw.seal import Seal
 from ads_pipeline.lake.warehouse.replacement import Warehouse
 from ads_pipeline.ledger.sql.ledger_values import VerdictCause, VerdictResult
 from ads_pipeline.ledger.state.verdicts import Verdicts
-from ads_pipeline.pipeline.loading import Loader, contract_key, group_by
+from ads_pipeline.pipeline.loading import Loader, group_by
 from ads_pipeline.pipeline.progress import ProgressReporter, no_progress
 from ads_pipeline.pipeline.registered_seals import SealRegister
 from ads_pipeline.pipeline.staged_runs import StagedRuns, sink_into
 from ads_pipeline.validation.contract_registry import Contracts
 from ads_pipeline.validation.judgement import Judgement
 from ads_pipeline.validation.payload_task import NoSink
-from ads_pipeline.validation.spark_job import SealedPayload, judge_and_write
+from ads_pipeline.validation.spark_job import judge_and_write
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -138,20 +138,17 @@ class Validation:
         damaged = {run: each.problem for run, each in registered.items() if isinstance(each, DamagedRun)}
         if damaged:
             yield [_reject_damaged(run, problem, validation_id) for run, problem in damaged.items()]
-        payloads = (
-            SealedPayload(seal=each, location=self.raw.location)
-            for each in registered.values()
-            if isinstance(each, Seal)
-        )
-        for contract, group in group_by(payloads, contract_key).items():
+        sealed = (each for each in registered.values() if isinstance(each, SealedRun))
+        for contract, group in group_by(sealed, lambda each: each.contract).items():
             try:
                 rules = self.contracts.rules(*contract)
             except ContractMissing as error:
-                unjudged.update((payload.seal.run, error) for payload in group)
+                unjudged.update((each.run, error) for each in group)
                 continue
-            table = self.warehouse.table(group[0].seal.run.key.source, contract[0])
+            table = self.warehouse.table(group[0].run.key.source, contract[0])
             judgements, written = judge_and_write(
                 self.spark,
+                self.raw.location,
                 group,
                 rules,
                 open_sink=sink_into(table, contract[1]) if stage else NoSink,

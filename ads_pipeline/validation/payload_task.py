@@ -36,11 +36,10 @@ _INT64: Final = range(-(1 << 63), 1 << 63)
 _SUMMABLE: Final = (pa.int64(), pa.float64())  # a contract of a user may give a column another type
 
 
-class SealedRun(NamedTuple):
-    """What a task needs to know of a sealed run. A tuple, because JSON carries it to the task."""
+class TaskRun(NamedTuple):
+    """A sealed run, as a task needs it. A tuple, because JSON carries it to the task."""
 
     position: int
-    location: str
     path: str
     run_id: str
     customer_id: str
@@ -72,14 +71,14 @@ class JudgedRuns:
     """Results of some runs, and the rows of those that were accepted: how many of each run, one after the other."""
 
     results: tuple[RunResult, ...]
-    accepted: tuple[tuple[SealedRun, int], ...] = ()
+    accepted: tuple[tuple[TaskRun, int], ...] = ()
     rows: pa.Table | None = None
 
 
 class RowSink(Protocol):
     """Receives the rows of accepted runs in a task."""
 
-    def add(self, accepted: Sequence[tuple[SealedRun, int]], rows: pa.Table) -> None:
+    def add(self, accepted: Sequence[tuple[TaskRun, int]], rows: pa.Table) -> None:
         """Take the rows of these runs, so many of each, one after the other."""
         ...
 
@@ -91,7 +90,7 @@ class RowSink(Protocol):
 class NoSink:
     """Drops the rows."""
 
-    def add(self, accepted: Sequence[tuple[SealedRun, int]], rows: pa.Table) -> None:
+    def add(self, accepted: Sequence[tuple[TaskRun, int]], rows: pa.Table) -> None:
         pass
 
     def finish(self) -> Sequence[Mapping[str, Any]]:
@@ -101,19 +100,20 @@ class NoSink:
 class _Payload(NamedTuple):
     """A whole small payload."""
 
-    run: SealedRun
+    run: TaskRun
     content: bytes
     sha256: str
 
 
 def run_task(
-    rules: Rules, show_text: bool, open_sink: Callable[[], RowSink], batches: Iterator[pa.RecordBatch]
+    location: str, rules: Rules, show_text: bool, open_sink: Callable[[], RowSink], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Judge the units of these batches. A unit's result, as JSON, has what was found and what the sink gave."""
     for batch in batches:
         for text in batch["runs"].to_pylist():
             sink, results = open_sink(), list[dict[str, Any]]()
-            for judged in judge_in_task((SealedRun(*each) for each in json.loads(text)), rules, show_text=show_text):
+            runs = (TaskRun(*each) for each in json.loads(text))
+            for judged in judge_in_task(location, runs, rules, show_text=show_text):
                 results += map(asdict, judged.results)
                 if judged.rows is not None:
                     sink.add(judged.accepted, judged.rows)
@@ -121,11 +121,11 @@ def run_task(
             yield pa.RecordBatch.from_arrays([pa.array([result], pa.string())], ["result"])
 
 
-def judge_in_task(runs: Iterable[SealedRun], rules: Rules, *, show_text: bool) -> Iterator[JudgedRuns]:
-    """Judge runs one block after the other. Accepted rows come in the order of the runs."""
+def judge_in_task(location: str, runs: Iterable[TaskRun], rules: Rules, *, show_text: bool) -> Iterator[JudgedRuns]:
+    """Judge runs below a raw root one block after the other. Accepted rows come in the order of the runs."""
     waiting, size = list[_Payload](), 0
     for run in runs:
-        blocks = stream_payload(run.location, run.path, max_bytes=MAX_PAYLOAD_BYTES)
+        blocks = stream_payload(location, run.path, max_bytes=MAX_PAYLOAD_BYTES)
         try:
             first, second = next(blocks, b""), next(blocks, None)
         except (RunDamaged, UnsafePath) as error:
@@ -209,7 +209,7 @@ def _without(table: pa.Table, counts: list[int], left_out: set[int]) -> pa.Table
     return table.filter(pa.array(kept))
 
 
-def _judge_alone(run: SealedRun, blocks: Iterable[bytes], rules: Rules, show_text: bool) -> JudgedRuns:
+def _judge_alone(run: TaskRun, blocks: Iterable[bytes], rules: Rules, show_text: bool) -> JudgedRuns:
     """Judge one run. The payload's size and digest are known when its last block was read."""
     reader, digest, size = PayloadReader(rules), hashlib.sha256(), 0
     try:
@@ -244,7 +244,7 @@ def _judge_alone(run: SealedRun, blocks: Iterable[bytes], rules: Rules, show_tex
     return JudgedRuns(results=(result,), accepted=((run, rows.line_count),), rows=rows.table)
 
 
-def _find_damage(run: SealedRun, size: int, sha256: str) -> str | None:
+def _find_damage(run: TaskRun, size: int, sha256: str) -> str | None:
     if run.payload_bytes not in (None, size):
         return f"the payload has {size} bytes, the seal says {run.payload_bytes}"
     if run.payload_sha256 not in (None, sha256):
@@ -252,7 +252,7 @@ def _find_damage(run: SealedRun, size: int, sha256: str) -> str | None:
     return None
 
 
-def _reject_damaged(run: SealedRun, problem: str) -> RunResult:
+def _reject_damaged(run: TaskRun, problem: str) -> RunResult:
     reason = Reason(run_id=run.run_id, problems=(Problem(error_class="damaged", rule=problem),))
     return RunResult(position=run.position, rows=0, bytes=None, sha256=None, reason=reason.json)
 

@@ -7,7 +7,6 @@ store raises JudgingFailed and gives no verdicts.
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -21,11 +20,11 @@ from ads_pipeline.domain.measures import Measures
 from ads_pipeline.domain.partition import Run
 from ads_pipeline.domain.quoting import root_cause
 from ads_pipeline.domain.reason import Reason
+from ads_pipeline.domain.sealed_run import SealedRun
 from ads_pipeline.domain.transitions import Outcome, Verdict
-from ads_pipeline.lake.raw.seal import PAYLOAD, Seal
 from ads_pipeline.validation.contract_rules import Rules
 from ads_pipeline.validation.judgement import Judgement
-from ads_pipeline.validation.payload_task import NoSink, RowSink, SealedRun, run_task
+from ads_pipeline.validation.payload_task import RowSink, TaskRun, run_task
 
 MAX_UNIT_BYTES: Final = 32 << 20  # a day of one unit becomes one file
 MIN_UNITS: Final = 8  # more are made from enough days, so that small jobs use several cores
@@ -33,48 +32,22 @@ UNITS_WITHOUT_SHUFFLE: Final = 16  # for few units, a shuffle costs more than be
 _UNKNOWN_BYTES: Final = 1 << 20  # for a seal that does not say how long the payload is
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SealedPayload:
-    """A sealed run and the location of its raw root, as every machine of the cluster sees it."""
-
-    seal: Seal
-    location: str
-
-    @property
-    def payload_path(self) -> str:
-        return f"{self.location}/{self.seal.run.path}/{PAYLOAD}"
-
-
-def judge_runs(
-    spark: SparkSession,
-    runs: Sequence[SealedPayload],
-    rules: Rules,
-    *,
-    validation_id: str = "",
-    show_text: bool = False,
-) -> list[Judgement]:
-    """One judgement per run, in the given order. Raises JudgingFailed when the cluster or the store fails.
-
-    With `show_text`, the samples of a reason show free text, which may be personal data.
-    """
-    judgements, _written = judge_and_write(
-        spark, runs, rules, open_sink=NoSink, validation_id=validation_id, show_text=show_text
-    )
-    return judgements
-
-
 def judge_and_write(
     spark: SparkSession,
-    runs: Sequence[SealedPayload],
+    location: str,
+    runs: Sequence[SealedRun],
     rules: Rules,
     *,
     open_sink: Callable[[], RowSink],
     validation_id: str = "",
     show_text: bool = False,
 ) -> tuple[list[Judgement], list[Mapping[str, Any]]]:
-    """The same, while each task hands the rows of accepted runs to a sink. Also gives what the sinks reported.
+    """One judgement per run, in the given order, and the reports of the sinks.
 
-    A sink gets the rows in the order of day and customer. `open_sink` travels to the tasks.
+    `location` is the raw root of the runs, as every machine of the cluster sees it. Each task hands the rows of
+    accepted runs to a sink, in the order of day and customer. `open_sink` travels to the tasks. With `show_text`,
+    the samples of a reason show free text, which may be personal data. Raises JudgingFailed when the cluster or the
+    store fails.
     """
     if not runs:
         return [], []
@@ -84,16 +57,16 @@ def judge_and_write(
         frame = spark.createDataFrame(pa.table({"runs": [json.dumps(unit) for unit in units]}))
         if len(units) > UNITS_WITHOUT_SHUFFLE:
             frame = frame.repartition(len(units))
-        rows = frame.mapInArrow(partial(run_task, rules, show_text, open_sink), "result string").collect()
+        rows = frame.mapInArrow(partial(run_task, location, rules, show_text, open_sink), "result string").collect()
     documents = [json.loads(row["result"]) for row in rows]
     found = {result["position"]: result for document in documents for result in document["results"]}
     if len(found) != len(runs):
         raise JudgingFailed(f"Spark returned results for {len(found)} of {len(runs)} runs")
-    judgements = [_create_judgement(run.seal.run, found[n], validation_id) for n, run in enumerate(runs)]
+    judgements = [_create_judgement(run.run, found[n], validation_id) for n, run in enumerate(runs)]
     return judgements, [each for document in documents for each in document["written"]]
 
 
-def plan_units(runs: Sequence[SealedPayload]) -> list[list[SealedRun]]:
+def plan_units(runs: Sequence[SealedRun]) -> list[list[TaskRun]]:
     """The runs in the order of day and customer, cut into what one task does at a time.
 
     Small days share a unit. A day is cut only when it is long, because each of its units writes a file of its own.
@@ -103,7 +76,7 @@ def plan_units(runs: Sequence[SealedPayload]) -> list[list[SealedRun]]:
         key=lambda run: (run.logical_date, run.customer_id, run.position),
     )
     target = min(sum(map(_size, ordered)) // MIN_UNITS, MAX_UNIT_BYTES)
-    units: list[list[SealedRun]] = []
+    units: list[list[TaskRun]] = []
     size = 0
     for run in ordered:
         continues_day = bool(units) and units[-1][-1].logical_date == run.logical_date
@@ -124,22 +97,21 @@ def _translate_errors(failure: str) -> Iterator[None]:
         raise JudgingFailed(f"{failure}: {root_cause(error)}") from error
 
 
-def _describe(position: int, run: SealedPayload) -> SealedRun:
-    seal, key = run.seal, run.seal.run.key
-    return SealedRun(
+def _describe(position: int, sealed: SealedRun) -> TaskRun:
+    run = sealed.run
+    return TaskRun(
         position=position,
-        location=run.location,
-        path=seal.run.path,
-        run_id=seal.run.run_id,
-        customer_id=key.customer_id,
-        logical_date=key.logical_date.isoformat(),
-        record_count=seal.record_count,
-        payload_bytes=seal.payload_bytes,
-        payload_sha256=seal.payload_sha256,
+        path=run.path,
+        run_id=run.run_id,
+        customer_id=run.key.customer_id,
+        logical_date=run.key.logical_date.isoformat(),
+        record_count=sealed.record_count,
+        payload_bytes=sealed.payload_bytes,
+        payload_sha256=sealed.payload_sha256,
     )
 
 
-def _size(run: SealedRun) -> int:
+def _size(run: TaskRun) -> int:
     return _UNKNOWN_BYTES if run.payload_bytes is None else run.payload_bytes
 
 

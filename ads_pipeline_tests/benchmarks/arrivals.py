@@ -15,12 +15,12 @@ from ads_pipeline.lake.raw.seal import METADATA, PAYLOAD, encode_seal
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.pipeline.arrivals import SealedRuns, SearchMemory
 from ads_pipeline.pipeline.registered_seals import SealRegister
-from ads_pipeline.validation.spark_job import SealedPayload
 from ads_pipeline_tests.benchmarks.ratios import Figure
 from ads_pipeline_tests.benchmarks.runs import with_new_run_ids, write_runs
 from ads_pipeline_tests.builders import acceptance, write_sealed_run
 from ads_pipeline_tests.lake.storage import s3_server
 from ads_pipeline_tests.lake.storage.listing_server import ListingServer, start_listing_server
+from ads_pipeline_tests.validation.builders import SealedPayload
 
 CUSTOMERS, DAYS, NEW = 1_000, 100, 100
 FIRST_LIMIT, LATER_LIMIT = 60.0, 0.5

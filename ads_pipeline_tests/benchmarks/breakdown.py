@@ -17,13 +17,14 @@ from pyspark.sql import SparkSession
 from ads_pipeline.lake.raw.reading import stream_payload
 from ads_pipeline.lake.warehouse.table_values import StagedFile
 from ads_pipeline.validation.payload_rows import MAX_PAYLOAD_BYTES
-from ads_pipeline.validation.payload_task import SealedRun
-from ads_pipeline.validation.spark_job import UNITS_WITHOUT_SHUFFLE, SealedPayload, judge_runs, plan_units
+from ads_pipeline.validation.payload_task import TaskRun
+from ads_pipeline.validation.spark_job import UNITS_WITHOUT_SHUFFLE, plan_units
 from ads_pipeline_tests.benchmarks.comparisons import LARGE, MANY, SMALL, Shape
 from ads_pipeline_tests.benchmarks.publishing import judge_and_stage, publish, replace_partitions
 from ads_pipeline_tests.benchmarks.ratios import cpu_seconds
 from ads_pipeline_tests.benchmarks.runs import write_later_run, write_runs
 from ads_pipeline_tests.benchmarks.validator import RULES, local_spark
+from ads_pipeline_tests.validation.builders import SealedPayload, judge_runs
 
 Batches = Iterator[Any]
 Task = Callable[[Batches], Batches]
@@ -100,7 +101,7 @@ def _measure(spark: SparkSession, work: str, rounds: Iterable[tuple[Sequence[Sea
     for runs, location in rounds:
         jobs = [
             _cpu(partial(_run_job, spark, runs, _drop)),
-            _cpu(partial(_run_job, spark, runs, _read)),
+            _cpu(partial(_run_job, spark, runs, partial(_read, runs[0].location))),
             _cpu(partial(judge_runs, spark, runs, RULES)),
         ]
         staged = list[StagedFile]()
@@ -119,7 +120,7 @@ def _cpu(step: Callable[[], object]) -> float:
 
 def _run_job(spark: SparkSession, runs: Sequence[SealedPayload], task: Task) -> None:
     """A Spark job as judging starts it, with another task."""
-    units = plan_units(runs)
+    units = plan_units([run.seal for run in runs])
     frame = spark.createDataFrame(pa.table({"runs": [json.dumps(unit) for unit in units]}))
     if len(units) > UNITS_WITHOUT_SHUFFLE:
         frame = frame.repartition(len(units))
@@ -130,10 +131,10 @@ def _drop(batches: Batches) -> Batches:
     yield from batches
 
 
-def _read(batches: Batches) -> Batches:
+def _read(location: str, batches: Batches) -> Batches:
     for batch in batches:
         for text in batch["runs"].to_pylist():
-            for run in (SealedRun(*each) for each in json.loads(text)):
-                for block in stream_payload(run.location, run.path, max_bytes=MAX_PAYLOAD_BYTES):
+            for run in (TaskRun(*each) for each in json.loads(text)):
+                for block in stream_payload(location, run.path, max_bytes=MAX_PAYLOAD_BYTES):
                     hashlib.sha256(block).digest()
         yield batch

@@ -15,11 +15,11 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
-from ads_pipeline.validation.spark_job import SealedPayload
 from ads_pipeline_tests.benchmarks.environments import open_environment
 from ads_pipeline_tests.benchmarks.processes import CompetitorProcess, Usage, start_competitor
 from ads_pipeline_tests.benchmarks.ratios import Figure, Ratio
 from ads_pipeline_tests.benchmarks.runs import write_later_run, write_runs
+from ads_pipeline_tests.validation.builders import SealedPayload
 
 ROUNDS: Final = 3
 REPLACEMENTS: Final = 5

@@ -17,9 +17,9 @@ from typing import Final
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.sql import database
-from ads_pipeline.ledger.sql.ledger_values import DayWindow, RunRegistration
+from ads_pipeline.ledger.sql.ledger_values import DayWindow
 from ads_pipeline_tests.benchmarks.ratios import Figure
-from ads_pipeline_tests.builders import acceptance
+from ads_pipeline_tests.builders import acceptance, sealed_run
 from ads_pipeline_tests.ledger.large_ledgers import FIRST_DAY, QUERIES, SOURCE, LedgerShape, fill_ledger
 
 SMALL: Final = LedgerShape(queries=1, customers=500, days=2)
@@ -81,7 +81,7 @@ def _choose_keys(shape: LedgerShape) -> list[PartitionKey]:
 def _register(ledger: Ledger, keys: list[PartitionKey]) -> list[Run]:
     run_id = f"29990101T000000000Z-{next(_NUMBERS):08d}"
     runs = [Run(key=key, run_id=run_id) for key in keys]
-    ledger.registrations.register([RunRegistration(run=run, schema_version="1", record_count=5) for run in runs])
+    ledger.registrations.register([sealed_run(run, 5) for run in runs])
     return runs
 
 

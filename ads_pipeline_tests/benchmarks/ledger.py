@@ -14,9 +14,8 @@ from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import Verdict
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.sql.database import SCHEMA
-from ads_pipeline.ledger.sql.ledger_values import RunRegistration
 from ads_pipeline_tests.benchmarks.ratios import Ratio, compare
-from ads_pipeline_tests.builders import acceptance
+from ads_pipeline_tests.builders import acceptance, sealed_run
 from ads_pipeline_tests.ledger.builders import record_verdict
 from ads_pipeline_tests.postgres_server import start_postgres
 
@@ -131,7 +130,7 @@ def _measure_single(ledger: Ledger, connection: Any, attempts: str, state: str, 
 def _create_verdicts(ledger: Ledger, keys: list[PartitionKey], run_id: str) -> list[Verdict]:
     """Register a run of each key and return an acceptance of it."""
     runs = [Run(key=key, run_id=run_id) for key in keys]
-    ledger.registrations.register([RunRegistration(run=run, schema_version="1", record_count=5) for run in runs])
+    ledger.registrations.register([sealed_run(run, 5) for run in runs])
     return [acceptance(run, 5) for run in runs]
 
 

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from ads_pipeline.domain.partition import PartitionKey, Run
+from ads_pipeline.domain.sealed_run import SealedRun, SealFacts
 from ads_pipeline.lake.raw.landing import RawRuns
-from ads_pipeline.lake.raw.seal import METADATA, PAYLOAD, Seal, SealFacts, encode_seal
-from ads_pipeline.validation.spark_job import SealedPayload
+from ads_pipeline.lake.raw.seal import METADATA, PAYLOAD, encode_seal
+from ads_pipeline_tests.validation.builders import SealedPayload
 
 FACTS = SealFacts(
     extracted_at=datetime(2026, 2, 1, tzinfo=UTC), schema_version="1", api_version="v26", query_hash="0" * 64
@@ -54,7 +55,7 @@ def write_later_run(root: Path, run: SealedPayload, number: int) -> SealedPayloa
 
 
 def _create_runs(
-    root: Path, seal: Callable[[Run, Rows], Seal], *, customers: int, days: int, rows: int
+    root: Path, seal: Callable[[Run, Rows], SealedRun], *, customers: int, days: int, rows: int
 ) -> list[SealedPayload]:
     generator = random.Random(7)
     sealed = []
@@ -72,10 +73,10 @@ def _create_runs(
     return sealed
 
 
-def _write_run(root: Path, run: Run, rows: Rows) -> Seal:
+def _write_run(root: Path, run: Run, rows: Rows) -> SealedRun:
     lines = [json.dumps(row, separators=(",", ":")) for row in rows]
     payload = "".join(f"{line}\n" for line in lines).encode()
-    seal = Seal(
+    seal = SealedRun(
         run=run,
         facts=FACTS,
         record_count=len(lines),

@@ -15,14 +15,15 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from ads_pipeline.domain.partition import PartitionKey, Run
-from ads_pipeline.lake.warehouse.file_writer import RowsOfRun, StagedRows
+from ads_pipeline.lake.warehouse.file_writer import StagedRows
 from ads_pipeline.lake.warehouse.replacement import Warehouse
-from ads_pipeline.lake.warehouse.table_values import Load
-from ads_pipeline.validation.spark_job import SealedPayload
+from ads_pipeline.lake.warehouse.table_values import HeldRun
 from ads_pipeline_tests.benchmarks.publishing import QUERY, SOURCE, publish
 from ads_pipeline_tests.benchmarks.ratios import Figure, cpu_seconds
 from ads_pipeline_tests.benchmarks.runs import FIRST_DAY, write_runs
 from ads_pipeline_tests.benchmarks.validator import RULES, local_spark
+from ads_pipeline_tests.builders import sealed_run
+from ads_pipeline_tests.validation.builders import SealedPayload
 
 CUSTOMERS, ROWS, ROUNDS, WARM_UP_ROUNDS = 1_000, 5, 3, 5
 DAYS_IN_LARGE_TABLE: Final = 100
@@ -68,7 +69,7 @@ def _grow(spark: SparkSession, location: str) -> None:
     """Load further days, all customers in each, with the same rows in each partition."""
     warehouse = Warehouse(location)
     table = warehouse.table(SOURCE, QUERY)
-    staged = StagedRows(table.location, table.folder)
+    staged = StagedRows(table.location, table.folder, RULES.schema_version)
     loads = []
     for day in _days(DAYS_IN_LARGE_TABLE)[1 + ROUNDS :]:
         later = day + timedelta(days=1_000)
@@ -76,11 +77,8 @@ def _grow(spark: SparkSession, location: str) -> None:
             PartitionKey(source=SOURCE, customer_id=str(number), query_name=QUERY, logical_date=later)
             for number in range(1_000_000_000, 1_000_000_000 + CUSTOMERS)
         ]
-        staged.add([RowsOfRun(key.customer_id, later, "r1", RULES.schema_version, ROWS) for key in keys], _rows())
-        loads += [
-            Load(run=Run(key=key, run_id="r1"), schema_version=RULES.schema_version, record_count=ROWS)
-            for key in keys
-        ]
+        staged.add(later, [HeldRun(key.customer_id, "r1", ROWS) for key in keys], _rows())
+        loads += [sealed_run(Run(key=key, run_id="r1"), ROWS, schema_version=RULES.schema_version) for key in keys]
     warehouse.replace(
         spark,
         loads,

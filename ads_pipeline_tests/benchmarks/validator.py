@@ -13,9 +13,9 @@ from pyspark.sql import functions as sf
 from ads_pipeline.validation.contract_models import CONTRACTS
 from ads_pipeline.validation.contract_registry import SHIPPED
 from ads_pipeline.validation.contract_rules import PARTITION_CUSTOMER, PARTITION_DAY
-from ads_pipeline.validation.spark_job import SealedPayload, judge_runs
 from ads_pipeline_tests.benchmarks.ratios import Ratio, compare
 from ads_pipeline_tests.benchmarks.runs import write_runs
+from ads_pipeline_tests.validation.builders import SealedPayload, judge_runs
 
 RULES = SHIPPED.rules("campaign_daily", "1")
 TYPES = {"long": "bigint", "double": "double", "string": "string", "date": "date"}

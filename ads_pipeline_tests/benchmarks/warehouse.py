@@ -13,12 +13,12 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-from ads_pipeline.validation.spark_job import SealedPayload
 from ads_pipeline_tests.benchmarks import publishing
 from ads_pipeline_tests.benchmarks.publishing import HEAP_SIZE, publish
 from ads_pipeline_tests.benchmarks.ratios import Figure, Ratio, compare
 from ads_pipeline_tests.benchmarks.runs import write_runs
 from ads_pipeline_tests.benchmarks.validator import SCHEMA, local_spark
+from ads_pipeline_tests.validation.builders import SealedPayload
 
 Runs = list[SealedPayload]
 ROUNDS: Final = 3

@@ -21,8 +21,9 @@ from playwright.sync_api import Page
 
 from ads_pipeline.demo.made_up_reports import ACCOUNTS
 from ads_pipeline.domain.partition import PartitionKey, Run
+from ads_pipeline.domain.sealed_run import SealedRun
 from ads_pipeline.lake.raw.landing import RawRuns
-from ads_pipeline.lake.raw.seal import PAYLOAD, Seal
+from ads_pipeline.lake.raw.seal import PAYLOAD
 from ads_pipeline_tests.browser.journeys import Journey
 from ads_pipeline_tests.browser.pages import DagsterPages, open_browser
 from ads_pipeline_tests.operations.cli.running import MAIN_SCRIPT, CommandLine
@@ -163,7 +164,7 @@ def _wait_for_address(process: "subprocess.Popen[bytes]", log: Path) -> str:
 
 def _seal_corrected_run(raw: RawRuns, day: PartitionKey) -> None:
     """Seal the rejected run again without the negative cost, as an extractor does."""
-    (bad,) = (each for each in raw.list_runs(day) if isinstance(each, Seal))
+    (bad,) = (each for each in raw.list_runs(day) if isinstance(each, SealedRun))
     rows = [json.loads(line) for line in (raw.root / bad.run.path / PAYLOAD).read_text().splitlines()]
     corrected = [row | {"cost_micros": abs(row["cost_micros"])} for row in rows]
     raw.land(Run(key=day, run_id=f"{bad.run.run_id}-corrected"), corrected, bad.facts)

@@ -14,8 +14,9 @@ from playwright.sync_api import Page
 
 from ads_pipeline.demo.made_up_reports import ACCOUNTS
 from ads_pipeline.domain.partition import PartitionKey, Run
+from ads_pipeline.domain.sealed_run import SealedRun
 from ads_pipeline.lake.raw.landing import RawRuns
-from ads_pipeline.lake.raw.seal import PAYLOAD, Seal
+from ads_pipeline.lake.raw.seal import PAYLOAD
 from ads_pipeline_tests.browser.pages import DagsterPages, open_browser
 from ads_pipeline_tests.operations.cli.running import CommandLine
 from ads_pipeline_tests.orchestration.dagster_server import DagsterServer, dagster_server
@@ -118,7 +119,7 @@ def test_report_is_renewed_by_clicks(demo: DemoServer, page: Page) -> None:
 
 def _seal_corrected_run(demo: DemoServer) -> None:
     """Seal the rejected run again without the negative cost."""
-    (bad,) = (each for each in demo.raw.list_runs(demo.bad_day) if isinstance(each, Seal))
+    (bad,) = (each for each in demo.raw.list_runs(demo.bad_day) if isinstance(each, SealedRun))
     lines = (demo.raw.root / bad.run.path / PAYLOAD).read_text().splitlines()
     rows = [json.loads(line) for line in lines]
     corrected = [row | {"cost_micros": abs(row["cost_micros"])} for row in rows]

@@ -12,14 +12,13 @@ from ads_pipeline.domain.fetching.account import Account
 from ads_pipeline.domain.fetching.outages import PAUSES
 from ads_pipeline.domain.fetching.retry_policy import RetryPolicy
 from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.domain.sealed_run import SealedRun
 from ads_pipeline.google_ads.configuration import ClientConfiguration, read_configuration
 from ads_pipeline.google_ads.loopback.credentials import write_key_file
 from ads_pipeline.google_ads.loopback.loopback_process import LoopbackServer
 from ads_pipeline.google_ads.loopback.scenarios import Behaviour, RequestFailure, Scenario
 from ads_pipeline.lake.raw.landing import RawRuns
-from ads_pipeline.lake.raw.seal import Seal
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.sql.ledger_values import RunRegistration
 from ads_pipeline.pipeline.arrivals import SealedRuns
 from ads_pipeline.pipeline.days.account_days import AccountDays
 from ads_pipeline.pipeline.extraction.due_days import DueDays
@@ -91,18 +90,8 @@ class Deployment:
         )
         landed = extraction.source(self.raw, SealedRuns(raw=self.raw, runs=self.ledger.runs)).land(keys)
         self.ledger.failed_fetches.record(landed.failed, POLICY)
-        seals = [each for each in landed.runs if isinstance(each, Seal)]
-        self.ledger.registrations.register(
-            [
-                RunRegistration(
-                    run=seal.run,
-                    schema_version=seal.facts.schema_version,
-                    record_count=seal.record_count,
-                    extracted_at=seal.facts.extracted_at,
-                )
-                for seal in seals
-            ]
-        )
+        seals = [each for each in landed.runs if isinstance(each, SealedRun)]
+        self.ledger.registrations.register(seals)
         self.ledger.verdicts.record([acceptance(seal.run, seal.record_count) for seal in seals])
         self.fetched.update(seal.run.key for seal in seals)
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from ads_pipeline.domain.fetching.retry_policy import RetryPolicy
+from ads_pipeline.domain.sealed_run import SealedRun
 from ads_pipeline.google_ads.configuration import read_configuration
 from ads_pipeline.google_ads.loopback.loopback_process import LoopbackServer
 from ads_pipeline.google_ads.loopback.scenarios import ListedAccount, Scenario
 from ads_pipeline.lake.raw.landing import RawRuns
-from ads_pipeline.lake.raw.seal import Seal
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.pipeline.arrivals import SealedRuns
 from ads_pipeline.pipeline.days.account_days import AccountDays
@@ -72,7 +72,7 @@ class SimulatedDays:
         if found:
             landed = source.land(sorted(found))
             assert (landed.failed, landed.skipped) == ((), ())
-            runs = [each for each in landed.runs if isinstance(each, Seal)]
+            runs = [each for each in landed.runs if isinstance(each, SealedRun)]
             SealRegister(raw=self._raw, registrations=self._ledger.registrations).register(runs)
             self._ledger.verdicts.record([acceptance(each.run) for each in runs])
 

@@ -14,11 +14,11 @@ from ads_pipeline.domain.days.conditions import ReportState
 from ads_pipeline.domain.fetching.account import Account
 from ads_pipeline.domain.fetching.retry_policy import RetryPolicy
 from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.domain.sealed_run import SealedRun
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.google_ads.configuration import read_configuration
 from ads_pipeline.google_ads.loopback.loopback_process import LoopbackServer
 from ads_pipeline.lake.raw.landing import RawRuns
-from ads_pipeline.lake.raw.seal import Seal
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.sql.ledger_values import DayWindow
 from ads_pipeline.pipeline.arrivals import SealedRuns
@@ -87,7 +87,7 @@ def run_daily(
     raw = RawRuns(deployment.raw.root, is_in_use=ledger.runs.exist)
     landed = extraction.source(raw, SealedRuns(raw=raw, runs=ledger.runs)).land(sorted(found))
     assert (landed.failed, landed.skipped) == ((), ())
-    deployment.pipeline.judge_and_load([each.run for each in landed.runs if isinstance(each, Seal)])
+    deployment.pipeline.judge_and_load([each.run for each in landed.runs if isinstance(each, SealedRun)])
     return set(found)
 
 

@@ -15,12 +15,12 @@ from ads_pipeline.domain.fetching.quota import Granted, Operation, QuotaLimits
 from ads_pipeline.domain.fetching.retry_policy import RetryPolicy
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.run_events import EventOrigin
+from ads_pipeline.domain.sealed_run import SealedRun
 from ads_pipeline.google_ads.configuration import read_configuration
 from ads_pipeline.google_ads.loopback.loopback_process import LoopbackServer
 from ads_pipeline.google_ads.loopback.scenarios import Behaviour, Scenario
 from ads_pipeline.lake.raw.landing import RawRuns
 from ads_pipeline.lake.raw.run_source import Landed
-from ads_pipeline.lake.raw.seal import Seal
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.sql import database
 from ads_pipeline.ledger.write_steps.leases import Lease
@@ -139,7 +139,7 @@ def test_judged_runs_of_the_backfill_are_not_fetched_again(
     with Ledger.opened(url) as ledger:
         SealRegister(raw=RawRuns(tmp_path / "raw"), registrations=ledger.registrations).register(landed.runs)
         ledger.verdicts.record(
-            [acceptance(each.run, each.record_count) for each in landed.runs if isinstance(each, Seal)]
+            [acceptance(each.run, each.record_count) for each in landed.runs if isinstance(each, SealedRun)]
         )
     again = run_day(0, backfill)
     assert (again.runs, again.failed, again.skipped) == ((), (), ())

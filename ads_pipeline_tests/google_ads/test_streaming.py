@@ -13,13 +13,14 @@ import pytest
 import yaml
 
 from ads_pipeline.domain.errors import RawUnavailable
+from ads_pipeline.domain.sealed_run import SealedRun
 from ads_pipeline.google_ads.client import Clients
 from ads_pipeline.google_ads.configuration import read_configuration
 from ads_pipeline.google_ads.loopback.loopback_process import ROOTS, LoopbackServer, loopback_server
 from ads_pipeline.google_ads.loopback.scenarios import RequestFailure
 from ads_pipeline.google_ads.streaming import ROWS_PER_BLOCK, StreamResult
 from ads_pipeline.lake.raw.landing import RawRuns
-from ads_pipeline.lake.raw.seal import METADATA, Seal
+from ads_pipeline.lake.raw.seal import METADATA
 from ads_pipeline_tests.builders import find_runs
 from ads_pipeline_tests.google_ads.builders import (
     API_VERSION,
@@ -41,7 +42,7 @@ def sealed(root: Path) -> list[Any]:
     return find_runs(RawRuns(root, is_in_use=lambda: False), since=FIRST - timedelta(days=60), until=LAST)
 
 
-def rows_of(root: Path, seal: Seal) -> list[dict[str, Any]]:
+def rows_of(root: Path, seal: SealedRun) -> list[dict[str, Any]]:
     with RawRuns(root).open(seal.run) as (_seal, payload):
         return [json.loads(line) for line in payload]
 

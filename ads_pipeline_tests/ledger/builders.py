@@ -10,14 +10,13 @@ import sqlalchemy as sa
 
 from ads_pipeline.domain.errors import VerdictsRefused
 from ads_pipeline.domain.partition import PartitionKey, Run
+from ads_pipeline.domain.sealed_run import SealedRun
 from ads_pipeline.domain.transitions import Verdict
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.sql import database, state_tables
 from ads_pipeline.ledger.sql.ledger_values import (
     ActionRequest,
-    Publication,
     PublishResult,
-    RunRegistration,
     VerdictResult,
 )
 from ads_pipeline.ledger.write_steps.leases import Lease
@@ -68,12 +67,8 @@ def run(partition: PartitionKey, run_id: str) -> Run:
     return Run(key=partition, run_id=run_id)
 
 
-def sealed_runs(*runs: Run, schema_version: str = "1") -> list[RunRegistration]:
-    return [RunRegistration(run=run, schema_version=schema_version, record_count=ROWS) for run in runs]
-
-
-def damaged_runs(*runs: Run) -> list[RunRegistration]:
-    return [RunRegistration(run=run) for run in runs]
+def sealed_runs(*runs: Run, schema_version: str = "1") -> list[SealedRun]:
+    return [builders.sealed_run(run, ROWS, schema_version=schema_version) for run in runs]
 
 
 def acceptance(run: Run, validation_id: str = "") -> Verdict:
@@ -107,7 +102,7 @@ def record_verdict(ledger: Ledger, verdict: Verdict) -> VerdictResult:
 
 
 def publish_runs(ledger: Ledger, *runs: Run) -> PublishResult:
-    return ledger.loads.publish([Publication(run=each, table_version=1) for each in runs])
+    return ledger.loads.publish(runs, table_version=1)
 
 
 def load_records(ledger: Ledger, partition: PartitionKey) -> Sequence[sa.Row[Any]]:

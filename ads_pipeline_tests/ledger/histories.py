@@ -13,7 +13,6 @@ from ads_pipeline_tests.ledger.builders import (
     FakeClock,
     acceptance,
     action_request,
-    damaged_runs,
     key,
     publish_runs,
     rejection,
@@ -58,7 +57,7 @@ def _reject(ledger: Ledger, step: Step, run: Run, _number: int) -> None:
 Operation = Callable[[Ledger, Step, Run, int], object]
 OPERATIONS: Mapping[str, Operation] = {
     "register": lambda ledger, _step, run, _number: ledger.registrations.register(sealed_runs(run)),
-    "register damaged": lambda ledger, _step, run, _number: ledger.registrations.register(damaged_runs(run)),
+    "register damaged": lambda ledger, _step, run, _number: ledger.registrations.register([run]),
     "accept": lambda ledger, step, run, _number: ledger.verdicts.record([acceptance(run, step.validation_id)]),
     "reject": _reject,
     "begin demotion": lambda ledger, step, run, _number: ledger.verdicts.begin_demotions(

@@ -15,7 +15,6 @@ from ads_pipeline.ledger.control.control_actions import ControlActions
 from ads_pipeline.ledger.control.failed_fetches import FailedFetches
 from ads_pipeline.ledger.ledger import Ledger, LedgerReader
 from ads_pipeline.ledger.sql import database
-from ads_pipeline.ledger.sql.ledger_values import Publication
 from ads_pipeline.ledger.sql.state_tables import metadata
 from ads_pipeline_tests.ledger.builders import (
     acceptance,
@@ -45,7 +44,7 @@ def filled_ledger(ledger: Ledger) -> Ledger:
     """A success from run r1, loaded, with a rejected r2; and a withdrawn partition."""
     first, second = registered_runs(ledger, K, "r1", "r2")
     ledger.verdicts.record([acceptance(first), rejection(second)])
-    ledger.loads.publish([Publication(run=first, table_version=0)])
+    ledger.loads.publish([first], table_version=0)
     other = key("42")
     accepted_runs(ledger, [other])
     ledger.actions.execute(Action.WITHDRAW, [other], action_request())
@@ -249,7 +248,7 @@ def forgeable_ledger(ledger: Ledger) -> Ledger:
     """A loaded success (customer 1), a failure (2), a withdrawn success (3), and an unjudged run of each."""
     success, failure, withdrawn = key("1"), key("2"), key("3")
     accepted_runs(ledger, [success, withdrawn])
-    ledger.loads.publish([Publication(run=run(each, "r1"), table_version=0) for each in (success, withdrawn)])
+    ledger.loads.publish([run(each, "r1") for each in (success, withdrawn)], table_version=0)
     record_verdict(ledger, rejection(registered_runs(ledger, failure, "r1")[0]))
     ledger.actions.execute(Action.WITHDRAW, [withdrawn], action_request())
     for each in (success, failure, withdrawn):
@@ -367,7 +366,7 @@ def test_pointer_moves_to_the_current_run_only(forgeable_ledger: Ledger, backdoo
     """A pointer cannot go back to an older loaded run."""
     newer = run(key("1"), "unjudged")
     record_verdict(forgeable_ledger, acceptance(newer))
-    forgeable_ledger.loads.publish([Publication(run=newer, table_version=1)])
+    forgeable_ledger.loads.publish([newer], table_version=1)
     assert_refused(
         backdoor, "UPDATE warehouse_pointer SET run_id = 'r1' WHERE customer_id = '1'", "not loaded or not readable"
     )

@@ -13,9 +13,10 @@ from pyspark.sql import SparkSession
 
 from ads_pipeline.domain.days.readability import DayCondition
 from ads_pipeline.domain.partition import PartitionKey, Run
+from ads_pipeline.domain.sealed_run import SealFacts
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.lake.raw.landing import RawRuns
-from ads_pipeline.lake.raw.seal import PAYLOAD, SealFacts
+from ads_pipeline.lake.raw.seal import PAYLOAD
 from ads_pipeline.lake.storage.open_store import open_store
 from ads_pipeline.lake.warehouse.replacement import Warehouse
 from ads_pipeline.ledger.ledger import Ledger

@@ -153,10 +153,10 @@ def test_demotion_during_a_load_hides_the_run(deployment: LocalDeployment, monke
 
     publish = deployment.ledger.loads.publish
 
-    def demote_then_publish(publications: Any) -> Any:
+    def demote_then_publish(runs: Any, *, table_version: int) -> Any:
         corrupt_payload(deployment, run)
         deployment.pipeline.validation.judge([run], validation_id="again")
-        return publish(publications)
+        return publish(runs, table_version=table_version)
 
     monkeypatch.setattr(deployment.ledger.loads, "publish", demote_then_publish)
     loading = deployment.pipeline.loader.load([run.key])
@@ -175,9 +175,9 @@ def test_withdrawal_during_a_load_removes_the_rows(
 
     publish = deployment.ledger.loads.publish
 
-    def withdraw_then_publish(publications: Any) -> Any:
+    def withdraw_then_publish(runs: Any, *, table_version: int) -> Any:
         deployment.ledger.actions.execute(Action.WITHDRAW, [run.key], action_request())
-        return publish(publications)
+        return publish(runs, table_version=table_version)
 
     monkeypatch.setattr(deployment.ledger.loads, "publish", withdraw_then_publish)
     assert deployment.pipeline.loader.load([run.key]).superseded == (run,)

@@ -14,7 +14,8 @@ from ads_pipeline.domain.fetching.account import Account
 from ads_pipeline.domain.fetching.fetch_results import FailedFetch
 from ads_pipeline.domain.fetching.retry_policy import RetryPolicy
 from ads_pipeline.domain.transitions import Action
-from ads_pipeline.ledger.sql.ledger_values import DayWindow, RunRegistration, VisibleRuns
+from ads_pipeline.ledger.sql.ledger_values import DayWindow, VisibleRuns
+from ads_pipeline_tests.builders import sealed_run
 from ads_pipeline_tests.lake.warehouse.builders import read_with_duckdb
 from ads_pipeline_tests.ledger.builders import action_request, rejection
 from ads_pipeline_tests.pipeline.builders import (
@@ -222,7 +223,7 @@ def test_each_gap_has_a_reason(deployment: LocalDeployment) -> None:
     deployment.ledger.verdicts.begin_demotions([rejection(demoting, validation_id="again")])
     deployment.ledger.actions.execute(Action.WITHDRAW, [withdrawn.key], action_request())
     deployment.ledger.registrations.insert_pending([key(7)])
-    deployment.ledger.registrations.register([RunRegistration(run=unjudged, schema_version="1", record_count=2)])
+    deployment.ledger.registrations.register([sealed_run(unjudged, 2)])
     day = key().logical_date
     gaps = find_gaps(deployment, QUERY, since=day, until=day)
     assert {partition: found.gap for partition, found in gaps.items()} == {

@@ -1,7 +1,6 @@
 """Reconciliation: plans are pure and ordered, and one pass repairs all differences."""
 
 import shutil
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -162,7 +161,7 @@ def test_wrong_schema_version_is_repaired(deployment: LocalDeployment) -> None:
     """The right run under the wrong schema version is a difference."""
     run = seal_run(deployment, key())
     deployment.pipeline.validation.judge([run])
-    other = replace(make_load("r1", key(), 2), schema_version="0")
+    other = make_load("r1", key(), 2, schema_version="0")
     publish_loads(deployment.spark, deployment.warehouse_location, [other])
     assert reconcile(deployment) == ["LOAD 1"]
     assert reconcile(deployment) == []

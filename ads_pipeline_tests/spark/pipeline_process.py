@@ -21,7 +21,6 @@ from ads_pipeline.domain.transitions import Outcome
 from ads_pipeline.lake.raw.seal import METADATA, PAYLOAD
 from ads_pipeline.lake.storage.open_store import open_store
 from ads_pipeline.ledger.sql.ledger_values import DayWindow
-from ads_pipeline.validation.spark_job import judge_runs
 from ads_pipeline_tests.builders import acceptance, seal_document
 from ads_pipeline_tests.pipeline.builders import (
     LocalDeployment,
@@ -33,7 +32,7 @@ from ads_pipeline_tests.pipeline.builders import (
     visible_runs,
     visible_runs_in_spark,
 )
-from ads_pipeline_tests.validation.builders import RULES, KillOnUnpickle, create_run, row
+from ads_pipeline_tests.validation.builders import RULES, KillOnUnpickle, create_run, judge_runs, row
 
 
 def run_pipeline(spark: SparkSession, home: Path, lake: str | None = None) -> Any:
@@ -78,10 +77,10 @@ def judge_ten_thousand_runs(spark: SparkSession, home: Path) -> Any:
 
 
 def judge_on_missing_disk(spark: SparkSession, home: Path) -> Any:
-    """Judge a valid run together with one on a disk that is not mounted."""
+    """Judge two runs on a disk that is not mounted."""
     good = create_run(home / "raw-mounted", "r1", row())
     missing = replace(good, location=good.location.replace("raw-mounted", "not-mounted"))
-    return describe_failure(judge_runs, spark, [good, missing], RULES)
+    return describe_failure(judge_runs, spark, [missing, missing], RULES)
 
 
 def judge_with_killed_workers(spark: SparkSession, home: Path) -> Any:

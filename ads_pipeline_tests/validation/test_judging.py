@@ -28,14 +28,8 @@ from ads_pipeline.validation.contract_registry import SHIPPED
 from ads_pipeline.validation.contract_rules import PARTITION_CUSTOMER, PARTITION_DAY, Rules
 from ads_pipeline.validation.judgement import Judgement
 from ads_pipeline.validation.payload_rows import read_rows
-from ads_pipeline.validation.payload_task import SealedRun, judge_in_task
-from ads_pipeline.validation.spark_job import (
-    MAX_UNIT_BYTES,
-    SealedPayload,
-    judge_and_write,
-    judge_runs,
-    plan_units,
-)
+from ads_pipeline.validation.payload_task import TaskRun, judge_in_task
+from ads_pipeline.validation.spark_job import MAX_UNIT_BYTES, judge_and_write, plan_units
 from ads_pipeline_tests.builders import read_tree
 from ads_pipeline_tests.example_counts import examples
 from ads_pipeline_tests.validation.builders import (
@@ -43,10 +37,12 @@ from ads_pipeline_tests.validation.builders import (
     DAY,
     RULES,
     KillOnUnpickle,
+    SealedPayload,
     create_outside_run,
     create_run,
+    judge_runs,
     make_payload,
-    make_payload_of_size,
+    make_run_of_size,
     row,
     row_without,
 )
@@ -192,7 +188,7 @@ def test_missing_disk_gives_no_verdict(spark: SparkSession, tmp_path: Path) -> N
     good = create_run(tmp_path / "raw", "good", row())
     elsewhere = replace(good, location=str(tmp_path / "not-mounted"))
     with pytest.raises(JudgingFailed, match="2 runs could not be judged") as caught:
-        judge_runs(spark, [good, elsewhere], RULES)
+        judge_runs(spark, [elsewhere, elsewhere], RULES)
     assert caught.value.is_transient
     assert judge_runs(spark, [good], RULES)[0].verdict.outcome is Outcome.ACCEPTED
 
@@ -244,7 +240,7 @@ class RowsAsJson:
     def __init__(self) -> None:
         self._rows: list[dict[str, Any]] = []
 
-    def add(self, accepted: Sequence[tuple[SealedRun, int]], rows: pa.Table) -> None:
+    def add(self, accepted: Sequence[tuple[TaskRun, int]], rows: pa.Table) -> None:
         runs = [run.run_id for run, count in accepted for _ in range(count)]
         values = rows.select(["campaign_id", "campaign_name"]).to_pylist()
         self._rows += [{"run_id": run, **value} for run, value in zip(runs, values, strict=True)]
@@ -261,7 +257,9 @@ def test_sink_gets_the_rows_of_accepted_runs_alone(spark: SparkSession, tmp_path
         create_run(tmp_path, "r2", row(9, customer_id="2", clicks=-1), customer_id="2"),
         create_run(tmp_path, "r4", row(4, customer_id="4", campaign_name="Été"), customer_id="4"),
     ]
-    judgements, written = judge_and_write(spark, runs, RULES, open_sink=RowsAsJson)
+    judgements, written = judge_and_write(
+        spark, str(tmp_path), [run.seal for run in runs], RULES, open_sink=RowsAsJson
+    )
     assert [each.verdict.outcome is Outcome.ACCEPTED for each in judgements] == [True, True, False, True]
     assert written == [
         {"run_id": "r1", "campaign_id": 1, "campaign_name": "Spring"},
@@ -399,9 +397,9 @@ def test_runs_judged_together_get_the_verdicts_they_get_alone(
     for number, rows in enumerate(payloads):
         payload = make_payload(*rows) if final_line_feed else make_payload(*rows).removesuffix(b"\n")
         runs.append(create_outside_run(root, f"r{number}", payload, record_count=len(rows)))
-    (unit,) = plan_units(runs)
-    together = list(judge_in_task(unit, RULES, show_text=False))
-    alone = [next(judge_in_task([run], RULES, show_text=False)) for run in unit]
+    (unit,) = plan_units([run.seal for run in runs])
+    together = list(judge_in_task(str(root), unit, RULES, show_text=False))
+    alone = [next(judge_in_task(str(root), [run], RULES, show_text=False)) for run in unit]
     by_position = {result.position: result for judged in together for result in judged.results}
     assert list(map(by_position.get, range(len(unit)))) == [judged.results[0] for judged in alone]
     rows_by_run: dict[str, list[Any]] = {}
@@ -417,7 +415,7 @@ def test_runs_judged_together_get_the_verdicts_they_get_alone(
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5), st.integers(0, 40)), min_size=1, max_size=30))
 def test_units_hold_each_run_once_in_the_order_of_days(sizes: list[tuple[int, int, int]]) -> None:
     """A day is cut only where it is longer than a unit may be, and small days share a unit."""
-    runs = [make_payload_of_size(day, customer, mebibytes << 20) for day, customer, mebibytes in sizes]
+    runs = [make_run_of_size(day, customer, mebibytes << 20) for day, customer, mebibytes in sizes]
     units = plan_units(runs)
     order = [(run.logical_date, run.customer_id, run.position) for unit in units for run in unit]
     assert order == sorted(order)

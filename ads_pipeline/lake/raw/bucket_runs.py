@@ -10,10 +10,11 @@ from typing import BinaryIO, Final
 from ads_pipeline.domain.batches import split_batches
 from ads_pipeline.domain.errors import RawUnavailable, RunDamaged, RunNotSealed
 from ads_pipeline.domain.partition import PartitionKey, Run
+from ads_pipeline.domain.sealed_run import SealedRun
 from ads_pipeline.lake.raw.bucket_listing import ListingPart, find_changed_days, find_in_listing
 from ads_pipeline.lake.raw.discovery import ChangedDay, ChangedDays, DamagedRun, Found, ListedRun, RunWithoutSeal
 from ads_pipeline.lake.raw.reading import NO_PAYLOAD, check_payload, check_payload_size, translate_os_errors
-from ads_pipeline.lake.raw.seal import MAX_SEAL_BYTES, METADATA, PAYLOAD, Seal, parse_seal
+from ads_pipeline.lake.raw.seal import MAX_SEAL_BYTES, METADATA, PAYLOAD, parse_seal
 from ads_pipeline.lake.raw.unsealed_files import UnsealedObjects
 from ads_pipeline.lake.storage.store import Store
 
@@ -32,13 +33,13 @@ class BucketRuns:
         with self._translate(run.path):
             return UnsealedObjects(self._store, run)
 
-    def read_seal(self, run: Run) -> Seal:
+    def read_seal(self, run: Run) -> SealedRun:
         with self._translate(run.path):
             seal = self._parse_seal(run)
             check_payload_size(seal, self._find_size(run))
             return seal
 
-    def open_verified(self, run: Run, payload_sha256: str | None) -> tuple[Seal, BinaryIO]:
+    def open_verified(self, run: Run, payload_sha256: str | None) -> tuple[SealedRun, BinaryIO]:
         """The seal, and a local copy of the payload: its bytes are the ones that were checked."""
         seal = self.read_seal(run)
         with self._translate(run.path):
@@ -124,7 +125,7 @@ class BucketRuns:
         except RunDamaged as error:
             return DamagedRun(path=listed.run.path, problem=error.problem, run=listed.run)
 
-    def _parse_seal(self, run: Run) -> Seal:
+    def _parse_seal(self, run: Run) -> SealedRun:
         try:
             with self._store.open(f"{run.path}/{METADATA}") as file:
                 return parse_seal(file.read(MAX_SEAL_BYTES + 1), run)

@@ -10,8 +10,8 @@ from datetime import date
 from ads_pipeline.domain.errors import BadName, RunDamaged, RunNotSealed, UnsafePath
 from ads_pipeline.domain.partition import PartitionKey, Run, parse_date, parse_run_path
 from ads_pipeline.domain.quoting import printable
+from ads_pipeline.domain.sealed_run import SealedRun
 from ads_pipeline.lake.raw.reading import NOT_A_DIRECTORY, NOT_A_DIRECTORY_PROBLEM, read_seal, translate_os_errors
-from ads_pipeline.lake.raw.seal import Seal
 from ads_pipeline.lake.storage.durable_files import open_directory
 
 _SAMPLE_PARTS = ("customer_id=0", "query_name=q", "logical_date=2000-01-01", "run_id=r")
@@ -68,7 +68,7 @@ class ChangedDays:
     end: str | None = None
 
 
-Found = Seal | DamagedRun | RunWithoutSeal
+Found = SealedRun | DamagedRun | RunWithoutSeal
 
 
 def find_changed_days(

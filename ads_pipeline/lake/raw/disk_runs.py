@@ -11,6 +11,7 @@ from typing import BinaryIO, Final
 
 from ads_pipeline.domain.errors import RawUnavailable, RunNotSealed, UnsafePath
 from ads_pipeline.domain.partition import PartitionKey, Run
+from ads_pipeline.domain.sealed_run import SealedRun
 from ads_pipeline.lake.raw.discovery import (
     ChangedDay,
     ChangedDays,
@@ -21,7 +22,6 @@ from ads_pipeline.lake.raw.discovery import (
     find_in_source,
 )
 from ads_pipeline.lake.raw.reading import open_below, open_verified_payload, read_seal, translate_os_errors
-from ads_pipeline.lake.raw.seal import Seal
 from ads_pipeline.lake.raw.unsealed_files import TEMPORARY, UnsealedDirectory
 
 _UNSEALED: Final = f"*/customer_id=*/query_name=*/logical_date=*/{TEMPORARY}*"
@@ -37,11 +37,11 @@ class DiskRuns:
         with translate_os_errors(run.path):
             return UnsealedDirectory(self._root, run)
 
-    def read_seal(self, run: Run) -> Seal:
+    def read_seal(self, run: Run) -> SealedRun:
         with translate_os_errors(run.path), ExitStack() as stack:
             return read_seal(self._open_run(run, stack), run)
 
-    def open_verified(self, run: Run, payload_sha256: str | None) -> tuple[Seal, BinaryIO]:
+    def open_verified(self, run: Run, payload_sha256: str | None) -> tuple[SealedRun, BinaryIO]:
         with translate_os_errors(run.path), ExitStack() as stack:
             directory = self._open_run(run, stack)
             seal = read_seal(directory, run)

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from ads_pipeline.domain.partition import PartitionKey, Run, validate_name
+from ads_pipeline.domain.sealed_run import SealedRun, SealFacts
 from ads_pipeline.lake.raw.bucket_runs import BucketRuns
 from ads_pipeline.lake.raw.discovery import ChangedDay, ChangedDays, DamagedRun, Found, RunWithoutSeal
 from ads_pipeline.lake.raw.disk_runs import DiskRuns
-from ads_pipeline.lake.raw.seal import Seal, SealFacts
 from ads_pipeline.lake.raw.unsealed_run import UnsealedRun
 from ads_pipeline.lake.storage.open_store import is_bucket, open_store
 
@@ -42,7 +42,7 @@ class RawRuns:
     def root(self) -> Path:
         return Path(self.location)
 
-    def land(self, run: Run, rows: Iterable[Mapping[str, Any]], facts: SealFacts) -> Seal:
+    def land(self, run: Run, rows: Iterable[Mapping[str, Any]], facts: SealFacts) -> SealedRun:
         """Write the rows in the order given and seal the run. Afterwards the run survives a power cut.
 
         Raises RunExists when the run_id is taken. After any failure, also of the rows' iterator, nothing is sealed.
@@ -57,23 +57,23 @@ class RawRuns:
         """A run to write row by row, for writers that fill several at once. RunExists when the run_id is taken."""
         return UnsealedRun(run, self._runs.create(run))
 
-    def read_seal(self, run: Run) -> Seal:
+    def read_seal(self, run: Run) -> SealedRun:
         """The run's seal, checked against the payload's size. RunNotSealed, or RunDamaged with the reason."""
         return self._runs.read_seal(run)
 
-    def verify(self, run: Run, *, payload_sha256: str | None = None) -> Seal:
+    def verify(self, run: Run, *, payload_sha256: str | None = None) -> SealedRun:
         """The run's seal, after every byte of the payload was checked against it, and against a digest if given."""
         with self.open(run, payload_sha256=payload_sha256) as (seal, _payload):
             return seal
 
     @contextmanager
-    def open(self, run: Run, *, payload_sha256: str | None = None) -> Iterator[tuple[Seal, BinaryIO]]:
+    def open(self, run: Run, *, payload_sha256: str | None = None) -> Iterator[tuple[SealedRun, BinaryIO]]:
         """The seal and the payload, open at its start, after every byte was checked as in `verify`."""
         seal, payload = self._runs.open_verified(run, payload_sha256)
         with payload:
             yield seal, payload
 
-    def list_runs(self, key: PartitionKey, known: Container[Run] = frozenset()) -> tuple[Seal | DamagedRun, ...]:
+    def list_runs(self, key: PartitionKey, known: Container[Run] = frozenset()) -> tuple[SealedRun | DamagedRun, ...]:
         """Every sealed run of a partition in order of run_id, except the known ones.
 
         Folders without a seal are skipped.
@@ -83,7 +83,7 @@ class RawRuns:
 
     def list_many(
         self, keys: Sequence[PartitionKey], known: Container[Run] = frozenset()
-    ) -> Iterator[Seal | DamagedRun]:
+    ) -> Iterator[SealedRun | DamagedRun]:
         """The same of several partitions, one after the other. A bucket answers several requests at a time."""
         for found in self._runs.list_many(keys, known):
             yield from (each for each in found if not isinstance(each, RunWithoutSeal))
@@ -95,7 +95,7 @@ class RawRuns:
 
     def find_runs(
         self, *, source: str, since: date, until: date, known: Container[Run] = frozenset()
-    ) -> Iterator[Seal | DamagedRun]:
+    ) -> Iterator[SealedRun | DamagedRun]:
         """Every sealed run of a source with a logical date from since to until, in path order.
 
         Seals are checked against the payload's size only. Known runs are skipped without being read. A folder with

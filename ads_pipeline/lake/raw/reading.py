@@ -15,7 +15,8 @@ from typing import BinaryIO
 
 from ads_pipeline.domain.errors import RawUnavailable, RunDamaged, RunNotSealed, UnsafePath
 from ads_pipeline.domain.partition import Run
-from ads_pipeline.lake.raw.seal import MAX_SEAL_BYTES, METADATA, PAYLOAD, Seal, parse_seal
+from ads_pipeline.domain.sealed_run import SealedRun
+from ads_pipeline.lake.raw.seal import MAX_SEAL_BYTES, METADATA, PAYLOAD, parse_seal
 from ads_pipeline.lake.storage.durable_files import make_directory, make_durable_directories, open_directory
 from ads_pipeline.lake.storage.open_store import is_bucket, open_store
 from ads_pipeline.lake.storage.store import Store
@@ -65,7 +66,7 @@ def stream_payload(location: str, path: str, *, max_bytes: int, block_size: int 
             yield block
 
 
-def read_seal(directory: int, run: Run) -> Seal:
+def read_seal(directory: int, run: Run) -> SealedRun:
     """The seal in a run's directory, checked against the payload's size. RunNotSealed or RunDamaged."""
     try:
         descriptor = _open_plain_file(METADATA, directory, run.path)
@@ -83,7 +84,7 @@ def read_seal(directory: int, run: Run) -> Seal:
     return seal
 
 
-def check_payload_size(seal: Seal, size: int | None) -> None:
+def check_payload_size(seal: SealedRun, size: int | None) -> None:
     """RunDamaged when the payload is missing, or has not the size in the seal."""
     if size is None:
         raise RunDamaged(seal.run.path, NO_PAYLOAD)
@@ -91,7 +92,7 @@ def check_payload_size(seal: Seal, size: int | None) -> None:
         raise RunDamaged(seal.run.path, f"the payload has {size} bytes, the seal says {seal.payload_bytes}")
 
 
-def open_verified_payload(directory: int, seal: Seal, payload_sha256: str | None = None) -> BinaryIO:
+def open_verified_payload(directory: int, seal: SealedRun, payload_sha256: str | None = None) -> BinaryIO:
     """The payload, open at its start, after every byte was checked against the seal and a digest from elsewhere.
 
     RunDamaged if they differ.
@@ -118,7 +119,9 @@ def translate_os_errors(path: str, root: str | None = None) -> Iterator[None]:
         raise RawUnavailable(path, f"the storage failed{where}: {error.strerror}") from error
 
 
-def check_payload(seal: Seal, payload: BinaryIO, payload_sha256: str | None, *, copy: BinaryIO | None = None) -> None:
+def check_payload(
+    seal: SealedRun, payload: BinaryIO, payload_sha256: str | None, *, copy: BinaryIO | None = None
+) -> None:
     """Read the payload to its end, and write it to the copy. RunDamaged if the seal or the digest differs."""
     digest, lines, last_byte = hashlib.sha256(), 0, b"\n"
     while chunk := payload.read(_CHUNK if copy is None else BLOCK_BYTES):  # each read of an object is a request

@@ -6,8 +6,8 @@ from typing import Any, Protocol
 
 from ads_pipeline.domain.fetching.fetch_results import Backfill, FailedFetch, SkippedFetch
 from ads_pipeline.domain.partition import PartitionKey, Run
+from ads_pipeline.domain.sealed_run import SealedRun
 from ads_pipeline.lake.raw.discovery import DamagedRun
-from ads_pipeline.lake.raw.seal import Seal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +18,7 @@ class Landed:
     three has no sealed run that awaits a verdict. `notes` are what the extractor noted in the seals of its own runs.
     """
 
-    runs: tuple[Seal | DamagedRun, ...] = ()
+    runs: tuple[SealedRun | DamagedRun, ...] = ()
     failed: tuple[FailedFetch, ...] = ()
     skipped: tuple[SkippedFetch, ...] = ()
     notes: Mapping[Run, Mapping[str, Any]] = field(default_factory=dict)

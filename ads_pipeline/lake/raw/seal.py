@@ -1,4 +1,4 @@
-"""The seal of a run, `metadata.json`: its fields, writing it, and strict parsing.
+"""Writes and strictly parses the seal of a run, `metadata.json`. `domain.sealed_run` has its fields.
 
 Other extractors write seals too. They may leave out the optional fields and add fields of their own, which are
 ignored. `reading` checks the payload against the seal.
@@ -6,57 +6,20 @@ ignored. `reading` checks the payload against the seal.
 
 import hashlib
 import json
-import re
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
-from datetime import UTC, datetime
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import UTC
 from typing import Any, Final
 
-from ads_pipeline.domain.errors import BadJson, BadName, RunDamaged
-from ads_pipeline.domain.partition import Run, validate_name
+from ads_pipeline.domain.errors import BadJson, RunDamaged
+from ads_pipeline.domain.partition import Run
 from ads_pipeline.domain.quoting import quoted
+from ads_pipeline.domain.sealed_run import SEAL_FIELDS, SealedRun, SealFacts
 from ads_pipeline.lake.raw.strict_json import parse_object
 
 PAYLOAD: Final = "payload.jsonl"
 METADATA: Final = "metadata.json"  # the seal
 MAX_SEAL_BYTES: Final = 1 << 16
-MAX_COUNT: Final = (1 << 63) - 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SealFacts:
-    """The facts of a run that its extractor provides. BadName when a value breaks its rule."""
-
-    extracted_at: datetime
-    schema_version: str
-    api_version: str
-    query_hash: str
-    time_zone: str | None = None
-    currency_code: str | None = None
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            rule, parse, required = _FIELDS[field.name]
-            value = getattr(self, field.name)
-            try:
-                if value is not None or required:
-                    parse(value.isoformat() if isinstance(value, datetime) else value)
-            except (ValueError, OverflowError):
-                raise BadName(field.name, value, f"it must be {rule}") from None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seal:
-    """The seal of a run: its origin and the expected content of its payload.
-
-    A seal by another extractor may lack the payload's size and digest. Then only its record_count is checked.
-    """
-
-    run: Run
-    facts: SealFacts
-    record_count: int
-    payload_bytes: int | None
-    payload_sha256: str | None
 
 
 def hash_gaql(gaql: str) -> str:
@@ -64,7 +27,7 @@ def hash_gaql(gaql: str) -> str:
     return hashlib.sha256(gaql.encode("utf-8")).hexdigest()
 
 
-def encode_seal(seal: Seal, extraction: Mapping[str, Any] | None = None) -> bytes:
+def encode_seal(seal: SealedRun, extraction: Mapping[str, Any] | None = None) -> bytes:
     """The content of metadata.json, with the notes of the extractor about itself, if any."""
     document = {
         "source": seal.run.key.source,
@@ -82,7 +45,7 @@ def encode_seal(seal: Seal, extraction: Mapping[str, Any] | None = None) -> byte
     return json.dumps(document, indent=1, ensure_ascii=False).encode("utf-8") + b"\n"
 
 
-def parse_seal(content: bytes, run: Run) -> Seal:
+def parse_seal(content: bytes, run: Run) -> SealedRun:
     """The seal in the metadata.json of this run's directory; RunDamaged when it is invalid."""
     if len(content) > MAX_SEAL_BYTES:
         raise RunDamaged(run.path, f"the seal is larger than {MAX_SEAL_BYTES} bytes")
@@ -91,9 +54,9 @@ def parse_seal(content: bytes, run: Run) -> Seal:
     except BadJson as error:
         raise RunDamaged(run.path, f"the seal is unreadable: {error}") from None
     _check_run(document, run)
-    fields = {name: _parse_field(document, name, run) for name in _FIELDS}
+    fields = {name: _parse_field(document, name, run) for name in SEAL_FIELDS}
     payload = {name: fields.pop(name) for name in ("record_count", "payload_bytes", "payload_sha256")}
-    return Seal(run=run, facts=SealFacts(**fields), **payload)
+    return SealedRun(run=run, facts=SealFacts(**fields), **payload)
 
 
 def _check_run(document: Mapping[str, Any], run: Run) -> None:
@@ -112,7 +75,7 @@ def _check_run(document: Mapping[str, Any], run: Run) -> None:
 
 
 def _parse_field(document: Mapping[str, Any], name: str, run: Run) -> Any:
-    rule, parse, required = _FIELDS[name]
+    rule, parse, required = SEAL_FIELDS[name]
     value = document.get(name)
     if value is None and not required:
         return None
@@ -121,47 +84,3 @@ def _parse_field(document: Mapping[str, Any], name: str, run: Run) -> Any:
     except (ValueError, OverflowError):
         problem = f"is {quoted(value)}" if name in document else "is missing"
         raise RunDamaged(run.path, f"the seal's {name} {problem}; it must be {rule}") from None
-
-
-def _parse_instant(value: object) -> datetime:
-    instant = datetime.fromisoformat(_parse_instant_text(value))
-    if instant.tzinfo is None:
-        raise ValueError
-    return instant.astimezone(UTC)
-
-
-def _parse_count(value: object) -> int:
-    if type(value) is not int or not 0 <= value <= MAX_COUNT:  # a bool is an int too
-        raise ValueError
-    return value
-
-
-def _text_parser(pattern: str) -> Callable[[object], str]:
-    compiled = re.compile(pattern, re.ASCII)
-
-    def parse(value: object) -> str:
-        if not isinstance(value, str) or compiled.fullmatch(value) is None:
-            raise ValueError
-        return value
-
-    return parse
-
-
-_parse_instant_text = _text_parser(r"[0-9TZ:.+-]{1,40}")
-
-# field -> (the rule in words, its parser, whether every extractor must provide it)
-_FIELDS: Mapping[str, tuple[str, Callable[[object], Any], bool]] = {
-    "extracted_at": ("an ISO 8601 instant with its UTC offset", _parse_instant, True),
-    "schema_version": (
-        "1 to 32 of letters, digits, '.', '_', '-'",
-        lambda value: validate_name("schema_version", value),
-        True,
-    ),
-    "api_version": ("1 to 32 of letters, digits, '.', '_', '-'", _text_parser(r"[0-9A-Za-z._-]{1,32}"), True),
-    "query_hash": ("1 to 128 of letters, digits, ':', '-', '_'", _text_parser(r"[0-9A-Za-z:_-]{1,128}"), True),
-    "record_count": ("a whole number, 0 or more", _parse_count, True),
-    "time_zone": ("an IANA zone name", _text_parser(r"[A-Za-z][0-9A-Za-z_+/-]{0,63}"), False),
-    "currency_code": ("three capital letters", _text_parser(r"[A-Z]{3}"), False),
-    "payload_bytes": ("a whole number, 0 or more", _parse_count, False),
-    "payload_sha256": ("64 hexadecimal digits", _text_parser(r"[0-9a-f]{64}"), False),
-}

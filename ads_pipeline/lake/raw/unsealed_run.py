@@ -7,9 +7,10 @@ from typing import Any, Self
 
 from ads_pipeline.domain.errors import BadJson, BadRow
 from ads_pipeline.domain.partition import Run
+from ads_pipeline.domain.sealed_run import SealedRun, SealFacts
 from ads_pipeline.lake.raw.reading import translate_os_errors
 from ads_pipeline.lake.raw.row_encoding import StrictLine, encode_row
-from ads_pipeline.lake.raw.seal import Seal, SealFacts, encode_seal
+from ads_pipeline.lake.raw.seal import encode_seal
 from ads_pipeline.lake.raw.unsealed_files import UnsealedFiles
 
 
@@ -49,7 +50,7 @@ class UnsealedRun:
         self._size += len(block)
         self._count += len(lines)
 
-    def seal(self, facts: SealFacts, *, extraction: Mapping[str, Any] | None = None) -> Seal:
+    def seal(self, facts: SealFacts, *, extraction: Mapping[str, Any] | None = None) -> SealedRun:
         """Seal the run. Afterwards it survives a power cut; a row can no longer be added.
 
         `extraction` is what the extractor notes about itself in the seal, for people; readers ignore it.
@@ -58,7 +59,7 @@ class UnsealedRun:
         step fails: on a disk, the sync of the new name; then the run is readable, but may not survive a power cut. In
         a bucket, the put of the seal; then the run may be sealed, or become so once the request is carried out.
         """
-        seal = Seal(
+        seal = SealedRun(
             run=self.run,
             facts=facts,
             record_count=self._count,

@@ -4,7 +4,7 @@ import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import date
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -18,36 +18,26 @@ ROWS_PER_ROW_GROUP: Final = 100_000
 MAX_FILE_BYTES: Final = 32 << 20  # a file is in memory until it is complete
 
 
-class RowsOfRun(NamedTuple):
-    """The number of rows that a table holds of a run."""
-
-    customer_id: str
-    day: date
-    run_id: str
-    schema_version: str
-    rows: int
-
-
 class StagedRows:
     """Receives the rows of accepted runs in the order of day and customer, and writes files of one day each."""
 
-    def __init__(self, location: str, folder: str) -> None:
-        self._location, self._folder = location, folder
+    def __init__(self, location: str, folder: str, schema_version: str) -> None:
+        self._location, self._folder, self._schema_version = location, folder, schema_version
         self._day: date | None = None
         self._writer = FileWriter(location, folder, date.min)
         self._files: list[StagedFile] = []
 
-    def add(self, runs: Sequence[RowsOfRun], rows: pa.Table) -> None:
-        """Add the rows of these runs, which stand in the table one after the other."""
+    def add(self, day: date, runs: Sequence[HeldRun], rows: pa.Table) -> None:
+        """Add the rows of these runs of a day, which stand in the table one after the other."""
+        if day != self._day:
+            self._files += self._writer.close()
+            self._day, self._writer = day, FileWriter(self._location, self._folder, day)
         start = 0
-        for day, runs_of_day in _group_by_day(runs):
-            if day != self._day:
-                self._files += self._writer.close()
-                self._day, self._writer = day, FileWriter(self._location, self._folder, day)
-            for part in _split_long_run(runs_of_day):
-                count = sum(run.rows for run in part)
-                self._writer.add(add_keys(part, rows.slice(start, count)), _held(part))
-                start += count
+        for part in _split_long_run(runs):
+            count = sum(run.rows for run in part)
+            keyed = add_keys(part, self._schema_version, rows.slice(start, count))
+            self._writer.add(keyed, [run for run in part if run.rows])
+            start += count
 
     def finish(self) -> list[StagedFile]:
         """Write what is left. Gives all files."""
@@ -123,13 +113,16 @@ class _OpenFile:
         return self._content.getvalue()
 
 
-def add_keys(runs: Sequence[RowsOfRun], rows: pa.Table) -> pa.Table:
+def add_keys(runs: Sequence[HeldRun], schema_version: str, rows: pa.Table) -> pa.Table:
     """The rows with the key columns of their runs in front. Columns of the same names are left out."""
-    counts = [run.rows for run in runs]
-    repeated = pa.array(np.repeat(np.arange(len(runs), dtype=np.int32), counts))
+    repeated = pa.array(np.repeat(np.arange(len(runs), dtype=np.int32), [run.rows for run in runs]))
+    values = {
+        "customer_id": [run.customer_id for run in runs],
+        "run_id": [run.run_id for run in runs],
+        "schema_version": [schema_version] * len(runs),
+    }
     keys = {
-        name: pa.DictionaryArray.from_arrays(repeated, pa.array([getattr(run, name) for run in runs], pa.string()))
-        for name in ("customer_id", "run_id", "schema_version")
+        name: pa.DictionaryArray.from_arrays(repeated, pa.array(each, pa.string())) for name, each in values.items()
     }
     others = {name: rows[name] for name in rows.column_names if name not in {*keys, DATE_COLUMN}}
     return pa.table({**keys, **others})
@@ -144,16 +137,7 @@ def decode_files(documents: Iterable[Mapping[str, Any]]) -> list[StagedFile]:
     return [StagedFile(**{**each, "runs": tuple(HeldRun(*run) for run in each["runs"])}) for each in documents]
 
 
-def _group_by_day(runs: Sequence[RowsOfRun]) -> list[tuple[date, list[RowsOfRun]]]:
-    groups: list[tuple[date, list[RowsOfRun]]] = []
-    for run in runs:
-        if not groups or groups[-1][0] != run.day:
-            groups.append((run.day, []))
-        groups[-1][1].append(run)
-    return groups
-
-
-def _split_long_run(runs: list[RowsOfRun]) -> Iterator[list[RowsOfRun]]:
+def _split_long_run(runs: Sequence[HeldRun]) -> Iterator[Sequence[HeldRun]]:
     """The runs; a run that stands alone because it is long, in parts of one row group each."""
     if len(runs) > 1:
         yield runs
@@ -161,7 +145,3 @@ def _split_long_run(runs: list[RowsOfRun]) -> Iterator[list[RowsOfRun]]:
     (run,) = runs
     for start in range(0, run.rows, ROWS_PER_ROW_GROUP):
         yield [run._replace(rows=min(ROWS_PER_ROW_GROUP, run.rows - start))]
-
-
-def _held(runs: Iterable[RowsOfRun]) -> list[HeldRun]:
-    return [HeldRun(run.customer_id, run.run_id, run.rows) for run in runs if run.rows]

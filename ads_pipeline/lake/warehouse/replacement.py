@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from ads_pipeline.domain.errors import FilesDamaged, TableContended
 from ads_pipeline.domain.log_lines import LogEvent, log_event
 from ads_pipeline.domain.partition import PartitionKey, Run
+from ads_pipeline.domain.sealed_run import SealedRun
 from ads_pipeline.lake.warehouse.columns import TableColumn, find_new_columns, make_columns
 from ads_pipeline.lake.warehouse.commit_races import MAX_COMMIT_ATTEMPTS, pause
 from ads_pipeline.lake.warehouse.delta_commits import (
@@ -43,7 +44,6 @@ from ads_pipeline.lake.warehouse.staging import (
 from ads_pipeline.lake.warehouse.table_values import (
     DataFile,
     HeldPartition,
-    Load,
     Slice,
     StagedFile,
     TableLoadResult,
@@ -54,7 +54,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 DEFAULT_RETENTION: Final = timedelta(days=7)
 RunFilter = Callable[[Sequence[Run]], Collection[Run]]  # returns those of the runs that meet the condition
-StageRows = Callable[[Sequence[Run]], Sequence[StagedFile]]  # stages the rows of runs; leaves out what is unreadable
+StageRows = Callable[[Sequence[SealedRun]], Sequence[StagedFile]]  # leaves out runs that are unreadable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +74,7 @@ class Warehouse:
     def replace(
         self,
         spark: SparkSession,
-        loads: Sequence[Load],
+        loads: Sequence[SealedRun],
         staged: Sequence[StagedFile],
         *,
         stage: StageRows,
@@ -218,7 +218,7 @@ class _Replacement:
 
     table: WarehouseTable
     columns: tuple[TableColumn, ...]
-    loads: tuple[Load, ...]
+    loads: tuple[SealedRun, ...]
     stage: StageRows
     is_publishable: RunFilter
     dropped: frozenset[str]
@@ -237,12 +237,12 @@ def _replace(spark: SparkSession, plan: _Replacement, staged: list[StagedFile]) 
         held = _read_partitions(snapshot, {load.partition for load in loads})
         missing = tuple(load for load in loads if not _is_held(load, held.get(load.partition, [])))
         if unstaged := _find_unstaged(missing, staged):
-            staged += plan.stage([load.run for load in unstaged])
+            staged += plan.stage(unstaged)
             unreadable |= {load.run for load in _find_unstaged(missing, staged)}
             loads, missing = _without(loads, unreadable), _without(missing, unreadable)
         if not missing and not damaged:
             delete_files(plan.table, staged)
-            return TableLoadResult(table_version=snapshot.version, loads=loads, superseded=tuple(superseded))
+            return TableLoadResult(table_version=snapshot.version, runs=loads, superseded=tuple(superseded))
         partitions = {load.partition for load in missing}
         files = prepare_replacement(spark, snapshot, held=held, partitions=partitions, loads=missing, staged=staged)
         files = replace(files, replaced=(*files.replaced, *damaged))
@@ -253,7 +253,7 @@ def _replace(spark: SparkSession, plan: _Replacement, staged: list[StagedFile]) 
         elif _commit(snapshot, files):
             adopted = {file.path for file in files.added}
             delete_files(plan.table, [file for file in staged if file.path not in adopted])
-            return TableLoadResult(table_version=snapshot.version + 1, loads=loads, superseded=tuple(superseded))
+            return TableLoadResult(table_version=snapshot.version + 1, runs=loads, superseded=tuple(superseded))
         delete_files(plan.table, files.merged)
         log_event(_LOG, LogEvent.COMMIT_RETRIED, table=plan.table, attempt=attempt + 1)
         pause(attempt)
@@ -335,19 +335,19 @@ def _commit(snapshot: TableSnapshot, files: NextFiles) -> bool:
     raise TableContended(str(snapshot.table), "cannot write to the log; its storage may be read-only or full")
 
 
-def _find_unstaged(loads: Sequence[Load], staged: Sequence[StagedFile]) -> list[Load]:
+def _find_unstaged(loads: Sequence[SealedRun], staged: Sequence[StagedFile]) -> list[SealedRun]:
     """The loads whose rows are in no staged file. A load without rows needs none."""
     held = {(run.customer_id, file.day, run.run_id) for file in staged for run in file.runs}
     return [load for load in loads if load.record_count and (*load.partition, load.run.run_id) not in held]
 
 
-def _without(loads: Sequence[Load], runs: Collection[Run]) -> tuple[Load, ...]:
+def _without(loads: Sequence[SealedRun], runs: Collection[Run]) -> tuple[SealedRun, ...]:
     return tuple(load for load in loads if load.run not in runs)
 
 
-def _is_held(load: Load, slices: Sequence[Slice]) -> bool:
+def _is_held(load: SealedRun, slices: Sequence[Slice]) -> bool:
     """A load without rows is held if its partition has no rows."""
-    expected = [(load.run.run_id, load.schema_version, load.record_count)] if load.record_count else []
+    expected = [(load.run.run_id, load.facts.schema_version, load.record_count)] if load.record_count else []
     return [(part.run_id, part.schema_version, part.rows) for part in slices] == expected
 
 

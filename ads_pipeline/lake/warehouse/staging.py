@@ -17,13 +17,14 @@ from deltalake.transaction import AddAction
 from pyspark.sql import SparkSession
 
 from ads_pipeline.domain.errors import StagingDamaged
+from ads_pipeline.domain.sealed_run import SealedRun
 from ads_pipeline.lake.warehouse.columns import to_arrow_schema
 from ads_pipeline.lake.warehouse.delta_commits import TableSnapshot, make_add_action
 from ads_pipeline.lake.warehouse.file_contents import group_by_partition, read_slices
 from ads_pipeline.lake.warehouse.file_damage import naming_damage
 from ads_pipeline.lake.warehouse.file_writer import decode_files
 from ads_pipeline.lake.warehouse.merging import Merge, MergeInput, encode_merge, merge_in_task
-from ads_pipeline.lake.warehouse.table_values import DATE_COLUMN, DataFile, Load, Slice, StagedFile, WarehouseTable
+from ads_pipeline.lake.warehouse.table_values import DATE_COLUMN, DataFile, Slice, StagedFile, WarehouseTable
 
 MAX_ADOPTED_AGE: Final = timedelta(minutes=30)  # an older file is rewritten, because vacuum may be about to remove it
 Partitions = Collection[tuple[str, date]]  # customer and day
@@ -61,7 +62,7 @@ def prepare_replacement(
     *,
     held: SlicesByPartition,
     partitions: Partitions,
-    loads: Sequence[Load] = (),
+    loads: Sequence[SealedRun] = (),
     staged: Sequence[StagedFile] = (),
 ) -> NextFiles:
     """The files that replace these partitions by the staged rows of the loads, verified.
@@ -70,7 +71,7 @@ def prepare_replacement(
     a row would be lost or changed. Then no merged file remains.
     """
     replaced = find_affected_files(snapshot, partitions)
-    requested = {(load.run.key.customer_id, load.run.key.logical_date, load.run.run_id) for load in loads}
+    requested = {(*load.partition, load.run.run_id) for load in loads}
     days_to_carry = {day for customer_id, day in held if (customer_id, day) not in partitions}
     new = [file for file in staged if any((run.customer_id, file.day, run.run_id) in requested for run in file.runs)]
     oldest = _find_oldest_adopted(snapshot.table) if new else 0.0
@@ -170,7 +171,7 @@ def _verify(
     merged: Sequence[StagedFile],
     *,
     carried: SlicesByPartition,
-    loads: Sequence[Load],
+    loads: Sequence[SealedRun],
 ) -> None:
     """Compare what was written, read back, with what is expected. Rows that are carried over must be the same."""
     table = snapshot.table
@@ -194,10 +195,10 @@ def _verify(
         raise StagingDamaged(str(table), f"{absent} is not among the staged rows")
 
 
-def _verify_load(table: WarehouseTable, load: Load, slices: Sequence[Slice]) -> None:
+def _verify_load(table: WarehouseTable, load: SealedRun, slices: Sequence[Slice]) -> None:
     rows = sum(part.rows for part in slices)
     staged = {(part.run_id, part.schema_version) for part in slices}
-    if staged != {(load.run.run_id, load.schema_version)}:
+    if staged != {(load.run.run_id, load.facts.schema_version)}:
         raise StagingDamaged(str(table), f"{load.run} came with rows of another run or schema version")
     if rows != load.record_count:
         raise StagingDamaged(str(table), f"{load.run} has {rows} rows, its seal says {load.record_count}")

@@ -1,4 +1,4 @@
-"""The values that the warehouse modules exchange: loads, partition contents, data files and tables."""
+"""The values that the warehouse modules exchange: partition contents, data files and tables."""
 
 import re
 import uuid
@@ -8,6 +8,7 @@ from datetime import date
 from typing import NamedTuple
 
 from ads_pipeline.domain.partition import PartitionKey, Run, validate_name
+from ads_pipeline.domain.sealed_run import SealedRun
 from ads_pipeline.domain.warehouse_names import DATE_COLUMN, KEY_COLUMNS
 from ads_pipeline.lake.storage.open_store import open_store
 from ads_pipeline.lake.storage.store import Store
@@ -17,30 +18,11 @@ _FILE_NAME = re.compile(r"([0-9]{1,20})-([0-9]{1,20})-[0-9a-f]{32}\.parquet", re
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
-    """One run to publish, with the schema version and row count of its seal."""
-
-    run: Run
-    schema_version: str
-    record_count: int
-
-    def __post_init__(self) -> None:
-        validate_name("schema_version", self.schema_version)
-        if self.record_count < 0:
-            raise ValueError(f"{self.run}: record_count must be at least 0")
-
-    @property
-    def partition(self) -> tuple[str, date]:
-        """The partition within its table: customer and day."""
-        return self.run.key.customer_id, self.run.key.logical_date
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TableLoadResult:
-    """The loads that the table holds at this version, and the runs that lost their authority before the commit."""
+    """The runs that the table holds at this version, and those that lost their authority before the commit."""
 
     table_version: int
-    loads: tuple[Load, ...]
+    runs: tuple[SealedRun, ...]
     superseded: tuple[Run, ...]
 
 
@@ -91,7 +73,7 @@ class DataFile:
 
 
 class HeldRun(NamedTuple):
-    """How many rows of a run a staged file holds. A tuple, because JSON carries it from the task that wrote it."""
+    """How many rows of a run a file holds. A tuple, because JSON carries it from the task that wrote the file."""
 
     customer_id: str
     run_id: str

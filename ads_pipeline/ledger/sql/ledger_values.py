@@ -48,23 +48,6 @@ class DayChanges(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunRegistration:
-    """A run to register, with the facts of its seal, or without them when the seal is damaged."""
-
-    run: Run
-    schema_version: str | None = None
-    record_count: int | None = None
-    payload_sha256: str | None = None
-    extracted_at: datetime | None = None
-
-    def __post_init__(self) -> None:
-        if self.schema_version is not None:
-            validate_name("schema_version", self.schema_version)
-        if (self.schema_version is None) != (self.record_count is None):
-            raise ValueError(f"{self.run}: schema_version and record_count must be given together")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
     """One verdict as it was recorded."""
 
@@ -84,14 +67,6 @@ class VerdictResult:
     effect: Effect
     redelivered: bool
     state: PartitionState
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Publication:
-    """A run whose rows are in the warehouse, and the table version that added them."""
-
-    run: Run
-    table_version: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

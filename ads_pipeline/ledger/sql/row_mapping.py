@@ -14,7 +14,7 @@ from ads_pipeline.domain.measures import MEASURED_COLUMNS, Figures, Measures
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.reason import Reason
 from ads_pipeline.domain.transitions import Outcome, PartitionState, RegisteredRun, Status, Verdict
-from ads_pipeline.ledger.sql.ledger_values import Pointer, Publication, PublicationStatus
+from ads_pipeline.ledger.sql.ledger_values import Pointer, PublicationStatus
 from ads_pipeline.ledger.sql.state_tables import KEY, Day, Instant, instant_text
 from ads_pipeline.ledger.sql.statements import Values
 
@@ -128,10 +128,9 @@ def encode_registration(registered: RegisteredRun, registered_at: str) -> Values
     )
 
 
-def encode_load(publication: Publication, state: PartitionState) -> Values:
+def encode_load(run: Run, state: PartitionState, table_version: int) -> Values:
     """The columns that a load record and the pointer to the run share."""
-    run = encode_run(publication.run)
-    return *run, state.schema_version, state.record_count, publication.table_version
+    return *encode_run(run), state.schema_version, state.record_count, table_version
 
 
 def decode_key(row: sa.Row[Any]) -> PartitionKey:

@@ -7,7 +7,7 @@ from ads_pipeline.domain.days.materialization_status import WAREHOUSE, AttemptOu
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.quoting import printable
 from ads_pipeline.domain.transitions import PartitionState, Status
-from ads_pipeline.ledger.sql.ledger_values import Publication, PublishResult
+from ads_pipeline.ledger.sql.ledger_values import PublishResult
 from ads_pipeline.ledger.sql.row_mapping import decode_key, decode_run, encode_key, encode_load, encode_run
 from ads_pipeline.ledger.sql.state_tables import KEY, load_records, warehouse_pointer
 from ads_pipeline.ledger.sql.statements import RUN_COLUMNS, Statement, Values, insert, upsert
@@ -54,12 +54,12 @@ class Loads:
 
         return self._writer.transact(find)
 
-    def publish(self, publications: Sequence[Publication]) -> PublishResult:
-        """Point readers at the runs that still have authority, and record each load.
+    def publish(self, runs: Sequence[Run], *, table_version: int) -> PublishResult:
+        """Point readers at the runs that still have authority, and record each load. The version added their rows.
 
         A run without authority, or with an open demotion, is returned as superseded and changes nothing.
         """
-        return self._writer.transact(lambda transaction: _publish(transaction, publications))
+        return self._writer.transact(lambda transaction: _publish(transaction, runs, table_version))
 
     def hide(self, keys: Collection[PartitionKey]) -> None:
         """Hide partitions whose rows the warehouse has lost. `publish` shows them again. No state changes."""
@@ -76,28 +76,27 @@ class Loads:
         self._writer.transact(lambda transaction: _record_failed(transaction, errors))
 
 
-def _publish(transaction: LedgerTransaction, publications: Sequence[Publication]) -> PublishResult:
-    keys = sorted(dict.fromkeys(publication.run.key for publication in publications), key=encode_key)
+def _publish(transaction: LedgerTransaction, runs: Sequence[Run], table_version: int) -> PublishResult:
+    keys = sorted(dict.fromkeys(run.key for run in runs), key=encode_key)
     states = transaction.lock_claimed_states(keys)
     pointers = {
         decode_key(row): (row.run_id, row.schema_version, row.record_count)
         for row in READ_POINTERS.execute(transaction.connection, map(encode_key, keys))
         if row.availability == "published"
     }
-    runs = [encode_run(publication.run) for publication in publications]
-    demoted = set(map(decode_run, READ_OPEN_DEMOTIONS.execute(transaction.connection, runs)))
+    demoted = set(map(decode_run, READ_OPEN_DEMOTIONS.execute(transaction.connection, map(encode_run, runs))))
     published: list[Run] = []
     superseded: list[Run] = []
     changes: dict[PartitionKey, Values] = {}
-    for publication in publications:
-        run, state = publication.run, states.get(publication.run.key)
+    for run in runs:
+        state = states.get(run.key)
         has_authority = state and state.status is Status.SUCCESS and state.current_run_id == run.run_id
         if state is None or not has_authority or (demoted and run in demoted):
             superseded.append(run)
             continue
         published.append(run)
         if not pointers or pointers.get(run.key) != (run.run_id, state.schema_version, state.record_count):
-            changes[run.key] = encode_load(publication, state)
+            changes[run.key] = encode_load(run, state, table_version)
     _move_pointers(transaction, changes, states)
     moved = (run for run in published if run.key in changes)
     return PublishResult(published=tuple(published), superseded=tuple(superseded), moved=tuple(moved))

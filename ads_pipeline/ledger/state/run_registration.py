@@ -1,14 +1,15 @@
 """Registers sealed runs and gives each one the next ordinal of its partition."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import sqlalchemy as sa
 
 from ads_pipeline.domain.errors import RunChanged
 from ads_pipeline.domain.partition import PartitionKey, Run
+from ads_pipeline.domain.sealed_run import SealedRun
 from ads_pipeline.domain.transitions import RegisteredRun
-from ads_pipeline.ledger.sql.ledger_values import RunRegistration
 from ads_pipeline.ledger.sql.row_mapping import decode_registered_run, encode_key, encode_registration, encode_run
 from ads_pipeline.ledger.sql.state_tables import runs
 from ads_pipeline.ledger.sql.statements import RUN_COLUMNS, Statement, insert
@@ -30,6 +31,7 @@ _READ_REGISTERED: Final = Statement(
     """,
 )
 _INSERT_RUNS: Final = insert(runs)
+_NOT_ASSIGNED: Final = 0
 
 
 class Registrations:
@@ -38,13 +40,15 @@ class Registrations:
     def __init__(self, writer: LedgerWriter) -> None:
         self._writer = writer
 
-    def register(self, registrations: Sequence[RunRegistration]) -> list[RegisteredRun]:
+    def register(self, found: Sequence[SealedRun | Run]) -> list[RegisteredRun]:
         """Register sealed runs in the given order. Each new run gets the next ordinal of its partition.
+
+        A `Run` alone is one whose seal is damaged: it is registered without the facts of a seal.
 
         A partition without a row gets a pending one. A run that is already registered keeps its ordinal. Raises
         RunChanged when one was registered with another seal; then nothing is registered.
         """
-        return self._writer.transact(lambda transaction: _register(transaction, registrations))
+        return self._writer.transact(lambda transaction: _register(transaction, found))
 
     def insert_pending(self, keys: Iterable[PartitionKey]) -> int:
         """Insert a pending row for each partition that has no row. Return the number of inserted rows."""
@@ -52,7 +56,8 @@ class Registrations:
         return self._writer.transact(lambda transaction: transaction.insert_pending(requested))
 
 
-def _register(transaction: LedgerTransaction, registrations: Sequence[RunRegistration]) -> list[RegisteredRun]:
+def _register(transaction: LedgerTransaction, found: Sequence[SealedRun | Run]) -> list[RegisteredRun]:
+    registrations = list(map(_describe, found))
     keys = sorted(dict.fromkeys(registration.run.key for registration in registrations), key=encode_key)
     transaction.insert_pending(keys)
     transaction.lock_claimed(keys)
@@ -67,7 +72,7 @@ def _register(transaction: LedgerTransaction, registrations: Sequence[RunRegistr
 
 
 def _assign_ordinals(
-    registrations: Sequence[RunRegistration], rows: Sequence[sa.Row[Any]]
+    registrations: Sequence[RegisteredRun], rows: Sequence[sa.Row[Any]]
 ) -> tuple[list[RegisteredRun], list[RegisteredRun]]:
     """Return each run with its ordinal, and those that are new."""
     registered: list[RegisteredRun] = []
@@ -79,8 +84,8 @@ def _assign_ordinals(
         known = new.get(run) if row.run_id is None else decode_registered_run(row, run)
         if known is None:
             ordinal = newest_ordinals[run.key] = newest_ordinals.get(run.key, row.newest_ordinal or 0) + 1
-            known = new[run] = _with_ordinal(registration, ordinal)
-        elif known != _with_ordinal(registration, known.ordinal):
+            known = new[run] = replace(registration, ordinal=ordinal)
+        elif known != replace(registration, ordinal=known.ordinal):
             changed[str(run)] = None
         registered.append(known)
     if changed:
@@ -88,12 +93,15 @@ def _assign_ordinals(
     return registered, list(new.values())
 
 
-def _with_ordinal(registration: RunRegistration, ordinal: int) -> RegisteredRun:
+def _describe(found: SealedRun | Run) -> RegisteredRun:
+    """The run before it has an ordinal."""
+    if isinstance(found, Run):
+        return RegisteredRun(run=found, ordinal=_NOT_ASSIGNED, schema_version=None, record_count=None)
     return RegisteredRun(
-        run=registration.run,
-        ordinal=ordinal,
-        schema_version=registration.schema_version,
-        record_count=registration.record_count,
-        payload_sha256=registration.payload_sha256,
-        extracted_at=registration.extracted_at,
+        run=found.run,
+        ordinal=_NOT_ASSIGNED,
+        schema_version=found.facts.schema_version,
+        record_count=found.record_count,
+        payload_sha256=found.payload_sha256,
+        extracted_at=found.facts.extracted_at,
     )

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Final
 
 from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.domain.sealed_run import SealedRun
 from ads_pipeline.domain.transitions import Outcome
 from ads_pipeline.lake.raw.discovery import DamagedRun
-from ads_pipeline.lake.raw.seal import Seal
 from ads_pipeline.lake.storage.open_store import is_bucket
 from ads_pipeline.ledger.consistency.inspection import InspectedRun
 from ads_pipeline.operations.doctor.day_checks import find_steps
@@ -55,8 +55,8 @@ def check_landings(deployment: Deployment) -> Iterator[Finding]:
 
 
 def _merge(
-    sealed: Iterable[Seal | DamagedRun], known: Iterable[InspectedRun]
-) -> Iterator[tuple[Seal | DamagedRun | None, InspectedRun | None]]:
+    sealed: Iterable[SealedRun | DamagedRun], known: Iterable[InspectedRun]
+) -> Iterator[tuple[SealedRun | DamagedRun | None, InspectedRun | None]]:
     """Merge two sorted iterables: pair the seal and the registration of each run; either may be None."""
     others = iter(known)
     other = next(others, None)
@@ -77,7 +77,7 @@ def _merge(
         other = next(others, None)
 
 
-def _check_unregistered(deployment: Deployment, found: Seal | DamagedRun) -> Iterator[Finding]:
+def _check_unregistered(deployment: Deployment, found: SealedRun | DamagedRun) -> Iterator[Finding]:
     if found.run is None or deployment.ledger.inspect_run(found.run) is not None:
         return
     problem = "it is sealed but not registered"
@@ -97,7 +97,7 @@ def _registration_step(deployment: Deployment, key: PartitionKey) -> str:
 
 
 def _check_registered(
-    deployment: Deployment, found: Seal | DamagedRun | None, known: InspectedRun
+    deployment: Deployment, found: SealedRun | DamagedRun | None, known: InspectedRun
 ) -> Iterator[Finding]:
     """Compare a registered run with its seal. Damage of a rejected run is not reported."""
     registered = known.registered

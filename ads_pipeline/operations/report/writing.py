@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
 from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.domain.sealed_run import SealedRun
 from ads_pipeline.lake.raw.landing import RawRuns
-from ads_pipeline.lake.raw.seal import Seal
 from ads_pipeline.lake.storage.durable_files import atomic_write
 from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.operations.report.content import ReportContent, ReportReader
@@ -69,5 +69,5 @@ class ReportWriter:
         return {(key.customer_id, key.logical_date): total for key, total in sums.items()}
 
     def _find_currency(self, key: PartitionKey) -> str:
-        currencies = (each.facts.currency_code for each in self.raw.list_runs(key) if isinstance(each, Seal))
+        currencies = (each.facts.currency_code for each in self.raw.list_runs(key) if isinstance(each, SealedRun))
         return next(filter(None, currencies), "")

@@ -16,10 +16,10 @@ from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.pipeline.pipeline import Pipeline
 from ads_pipeline.pipeline.registered_seals import SealRegister
 from ads_pipeline.validation.contract_registry import SHIPPED
-from ads_pipeline.validation.spark_job import SealedPayload
 from ads_pipeline_tests.benchmarks.competitors.serving import Batch, serve
 from ads_pipeline_tests.benchmarks.publishing import QUERY, SOURCE, judge_and_stage, replace_partitions
 from ads_pipeline_tests.benchmarks.validator import local_spark
+from ads_pipeline_tests.validation.builders import SealedPayload
 
 
 class Steps:

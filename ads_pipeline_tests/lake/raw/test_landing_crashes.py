@@ -21,8 +21,9 @@ from typing import Any, NoReturn
 import pytest
 
 from ads_pipeline.domain.errors import BadRow, RawUnavailable, RunNotSealed
+from ads_pipeline.domain.sealed_run import SealedRun
 from ads_pipeline.lake.raw.landing import RawRuns
-from ads_pipeline.lake.raw.seal import METADATA, PAYLOAD, Seal
+from ads_pipeline.lake.raw.seal import METADATA, PAYLOAD
 from ads_pipeline_tests.builders import (
     PAYLOAD_OF_ROWS,
     ROWS,
@@ -286,7 +287,7 @@ class TestFailure:
                 except RawUnavailable:
                     unsealed += not find_runs(raw_before_first_use(root))
                     for listed in find_runs(raw_before_first_use(root)):
-                        assert isinstance(listed, Seal)
+                        assert isinstance(listed, SealedRun)
                         RawRuns(root).verify(listed.run)
         assert fatal > 6
         assert unsealed == fatal - 2, "only the last fsync, of the new name, may fail with the run in place"

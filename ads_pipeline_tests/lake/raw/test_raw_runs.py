@@ -13,12 +13,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ads_pipeline.domain.errors import BadRow, RawUnavailable, RunDamaged, RunExists, RunNotSealed
+from ads_pipeline.domain.sealed_run import SealedRun
 from ads_pipeline.lake.raw.bucket_runs import REQUESTS_AT_ONCE
 from ads_pipeline.lake.raw.discovery import DamagedRun
 from ads_pipeline.lake.raw.landing import RawRuns
 from ads_pipeline.lake.raw.reading import stream_payload
 from ads_pipeline.lake.raw.row_encoding import encode_columns
-from ads_pipeline.lake.raw.seal import METADATA, PAYLOAD, Seal
+from ads_pipeline.lake.raw.seal import METADATA, PAYLOAD
 from ads_pipeline.lake.storage.open_store import is_bucket, open_store
 from ads_pipeline.lake.storage.store import Store
 from ads_pipeline_tests.builders import (
@@ -155,7 +156,7 @@ class TestReading:
         runs = [run(name, key(customer, day=day)) for day in days for customer in ("20", "3") for name in ("b", "a")]
         for each in runs:
             raw.land(each, ROWS, seal_facts())
-        listed = [seal.run for seal in find_runs(raw, days[1], days[3]) if isinstance(seal, Seal)]
+        listed = [seal.run for seal in find_runs(raw, days[1], days[3]) if isinstance(seal, SealedRun)]
         assert listed == sorted((r for r in runs if days[1] <= r.key.logical_date <= days[3]), key=lambda r: r.path)
         assert len(listed) == 12
         assert find_runs(raw, days[3], days[1]) == []

@@ -13,17 +13,9 @@ from hypothesis import strategies as st
 
 from ads_pipeline.domain.errors import AdsPipelineError, RunDamaged
 from ads_pipeline.domain.partition import PartitionKey, Run
+from ads_pipeline.domain.sealed_run import MAX_COUNT, SealedRun, SealFacts
 from ads_pipeline.lake.raw.landing import RawRuns
-from ads_pipeline.lake.raw.seal import (
-    MAX_COUNT,
-    MAX_SEAL_BYTES,
-    METADATA,
-    Seal,
-    SealFacts,
-    encode_seal,
-    hash_gaql,
-    parse_seal,
-)
+from ads_pipeline.lake.raw.seal import MAX_SEAL_BYTES, METADATA, encode_seal, hash_gaql, parse_seal
 from ads_pipeline_tests.builders import (
     PAYLOAD_OF_ROWS,
     ROWS,
@@ -68,7 +60,7 @@ class TestFields:
     def test_complete_seal_is_parsed(self) -> None:
         """Every field of a seal is parsed; the instant is in UTC."""
         text = content(extracted_at="2026-02-04T07:06:07+02:00", time_zone="Europe/Paris", currency_code="EUR")
-        assert parse_seal(text, run()) == Seal(
+        assert parse_seal(text, run()) == SealedRun(
             run=run(),
             facts=replace(seal_facts(), extracted_at=datetime(2026, 2, 4, 5, 6, 7, tzinfo=UTC)),
             record_count=2,
@@ -261,7 +253,7 @@ class TestOutsideSeals:
 class TestRoundTrip:
     @given(
         st.builds(
-            Seal,
+            SealedRun,
             run=st.builds(
                 Run,
                 key=st.builds(
@@ -291,7 +283,7 @@ class TestRoundTrip:
             payload_sha256=st.none() | st.from_regex(r"[0-9a-f]{64}", fullmatch=True),
         )
     )
-    def test_every_seal_is_parsed_back(self, seal: Seal) -> None:
+    def test_every_seal_is_parsed_back(self, seal: SealedRun) -> None:
         """`parse_seal` of `encode_seal` gives an equal seal, with its instant in UTC."""
         again = parse_seal(encode_seal(seal), seal.run)
         assert again == seal

@@ -22,12 +22,14 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from ads_pipeline.domain.partition import PartitionKey, Run
+from ads_pipeline.domain.sealed_run import SealedRun
 from ads_pipeline.lake.storage.open_store import is_bucket, open_store
 from ads_pipeline.lake.storage.store import FileInfo
 from ads_pipeline.lake.warehouse import maintenance
-from ads_pipeline.lake.warehouse.file_writer import RowsOfRun, StagedRows
+from ads_pipeline.lake.warehouse.file_writer import StagedRows
 from ads_pipeline.lake.warehouse.replacement import DEFAULT_RETENTION, RunFilter, Warehouse
-from ads_pipeline.lake.warehouse.table_values import Load, StagedFile, TableLoadResult, WarehouseTable
+from ads_pipeline.lake.warehouse.table_values import HeldRun, StagedFile, TableLoadResult, WarehouseTable
+from ads_pipeline_tests.builders import sealed_run
 from ads_pipeline_tests.lake.storage import s3_server
 
 COLUMNS = {"campaign_id": "long", "cost": "double"}
@@ -39,25 +41,28 @@ def key(customer: int = 1, day: int = 1) -> PartitionKey:
     )
 
 
-def make_load(run_id: str, partition: PartitionKey, rows: int = 3) -> Load:
-    return Load(run=Run(key=partition, run_id=run_id), schema_version="1", record_count=rows)
+def make_load(run_id: str, partition: PartitionKey, rows: int = 3, *, schema_version: str = "1") -> SealedRun:
+    return sealed_run(Run(key=partition, run_id=run_id), rows, schema_version=schema_version)
 
 
-def make_loads(run_id: str, customers: Sequence[int], days: Sequence[int] = (1,), rows: int = 3) -> list[Load]:
+def make_loads(run_id: str, customers: Sequence[int], days: Sequence[int] = (1,), rows: int = 3) -> list[SealedRun]:
     return [make_load(run_id, key(customer, day), rows) for customer in customers for day in days]
 
 
-def stage(root: str, loads: Sequence[Load], **extra: Any) -> list[StagedFile]:
-    """Write the rows of each load as a task does, as many as its record_count. The cost depends on the run."""
+def stage(root: str, loads: Sequence[SealedRun], **extra: Any) -> list[StagedFile]:
+    """Write the rows of each load as a task does, as many as its record_count. The cost depends on the run.
+
+    All have one schema version.
+    """
     table = Warehouse(root).table("google_ads", "campaign_daily")
-    staged = StagedRows(table.location, table.folder)
+    staged = StagedRows(table.location, table.folder, loads[0].facts.schema_version if loads else "1")
     ordered = sorted(loads, key=lambda load: (load.run.key.logical_date, load.run.key.customer_id))
     for load in ordered:
         key, count = load.run.key, load.record_count
-        runs = [RowsOfRun(key.customer_id, key.logical_date, load.run.run_id, load.schema_version, count)]
+        runs = [HeldRun(key.customer_id, load.run.run_id, count)]
         columns = {"campaign_id": list(range(count)), "cost": [float(len(load.run.run_id))] * count}
         rows = columns | {name: [value] * count for name, value in extra.items()}
-        staged.add(runs, pa.table(rows, schema=_SCHEMA if not count else None))
+        staged.add(key.logical_date, runs, pa.table(rows, schema=_SCHEMA if not count else None))
     return staged.finish()
 
 
@@ -72,7 +77,7 @@ def publish(spark: SparkSession, root: str, run_id: str, customers: Sequence[int
 def publish_loads(
     spark: SparkSession,
     root: str,
-    loads: Sequence[Load],
+    loads: Sequence[SealedRun],
     *,
     staged: Sequence[StagedFile] | None = None,
     columns: Mapping[str, str] = COLUMNS,
@@ -84,7 +89,7 @@ def publish_loads(
 def replace_partitions(
     spark: SparkSession,
     root: str,
-    loads: Sequence[Load],
+    loads: Sequence[SealedRun],
     *,
     staged: Sequence[StagedFile] | None = None,
     columns: Mapping[str, str] = COLUMNS,

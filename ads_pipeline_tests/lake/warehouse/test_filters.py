@@ -10,8 +10,9 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from ads_pipeline.lake.warehouse.file_writer import RowsOfRun, StagedRows
+from ads_pipeline.lake.warehouse.file_writer import StagedRows
 from ads_pipeline.lake.warehouse.replacement import Warehouse
+from ads_pipeline.lake.warehouse.table_values import HeldRun
 from ads_pipeline_tests.lake.warehouse.builders import (
     give_customer_bounds,
     keep_all_runs,
@@ -75,11 +76,10 @@ def load(
     table = Warehouse(root).table("google_ads", "campaign_daily")
     numbers.append(numbers[-1] + count)
     rows = {**values, "nothing": [None] * count, ROW_NUMBER: list(range(numbers[-2], numbers[-1]))}
-    staged = StagedRows(table.location, table.folder)
+    staged = StagedRows(table.location, table.folder, "1")
     schema = pa.schema([(name, _ARROW[columns[name]]) for name in rows])
-    staged.add(
-        [RowsOfRun(str(customer), key(1, day).logical_date, run_id, "1", count)], pa.table(rows, schema=schema)
-    )
+    runs = [HeldRun(str(customer), run_id, count)]
+    staged.add(key(1, day).logical_date, runs, pa.table(rows, schema=schema))
     publish_loads(spark, root, [load], staged=staged.finish(), columns=columns)
 
 

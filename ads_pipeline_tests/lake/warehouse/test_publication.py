@@ -120,7 +120,7 @@ def test_removal_creates_no_table(spark: SparkSession, root: str) -> None:
 def test_other_schema_version_of_a_held_run_is_loaded(spark: SparkSession, root: str) -> None:
     """A partition is rewritten when the schema version differs, even if the run is the same."""
     version = publish(spark, root, "r1", (1,))
-    other = replace(make_load("r1", key(1)), schema_version="2")
+    other = make_load("r1", key(1), schema_version="2")
     assert publish_loads(spark, root, [other]) > version
     assert read_held(root)[key(1)].schema_version == "2"
 
@@ -175,11 +175,11 @@ def test_run_that_cannot_be_read_again_is_left_out(spark: SparkSession, root: st
         spark,
         loads,
         [],
-        stage=lambda missing: stage(root, [load for load in loads if load.run in missing and load.run.key == key(2)]),
+        stage=lambda missing: stage(root, [load for load in missing if load.run.key == key(2)]),
         columns=COLUMNS,
         is_publishable=lambda runs: runs,
     )
-    assert [load.run.key for load in result.loads] == [key(2)]
+    assert [load.run.key for load in result.runs] == [key(2)]
     assert read_with_duckdb(root) == {key(1): ({"r1"}, 3), key(2): ({"r2"}, 3)}
 
 
@@ -231,7 +231,7 @@ def test_run_that_lost_its_authority_is_not_published(spark: SparkSession, root:
         return [run for run in runs if run.key != key(1)]
 
     result = replace_partitions(spark, root, loads, is_publishable=refuse_first_customer)
-    assert [load.run.key for load in result.loads] == [key(2)]
+    assert [load.run.key for load in result.runs] == [key(2)]
     assert [run.key for run in result.superseded] == [key(1)]
     assert read_with_duckdb(root) == {key(1): ({"r1"}, 3), key(2): ({"r2"}, 3)}
 

@@ -15,7 +15,7 @@ from ads_pipeline.domain.transitions import Action
 from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.events.snapshots import Follower
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.sql.ledger_values import ActionResult, Publication
+from ads_pipeline.ledger.sql.ledger_values import ActionResult
 from ads_pipeline_tests.ledger.builders import (
     FakeClock,
     acceptance,
@@ -54,7 +54,7 @@ def _withdraw(ledger: Ledger) -> ActionResult:
 
 
 def _publish(ledger: Ledger) -> object:
-    return ledger.loads.publish([Publication(run=each, table_version=3) for each in RUNS])
+    return ledger.loads.publish(RUNS, table_version=3)
 
 
 CHANGES: Final[Mapping[str, LedgerChange]] = {
@@ -83,7 +83,7 @@ def test_change_without_its_event_is_rolled_back(url: str, backdoor: sa.Engine) 
                 lambda ledger: ledger.registrations.register(sealed_runs(run(K, "r3"))),
                 lambda ledger: record_verdict(ledger, acceptance(run(K, "r2"))),
                 lambda ledger: ledger.verdicts.begin_demotions([rejection(R1, validation_id="v2")]),
-                lambda ledger: ledger.loads.publish([Publication(run=R1, table_version=0)]),
+                lambda ledger: ledger.loads.publish([R1], table_version=0),
                 lambda ledger: ledger.loads.record_failed({R1: "disk full"}),
                 lambda ledger: ledger.actions.execute(Action.WITHDRAW, [K], action_request()),
             ):

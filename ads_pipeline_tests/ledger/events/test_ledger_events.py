@@ -15,7 +15,6 @@ from ads_pipeline.ledger.events.event_log import PLAN_VERSION, EventLog
 from ads_pipeline.ledger.events.event_reader import EventReader
 from ads_pipeline.ledger.events.snapshots import Follower
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.sql.ledger_values import Publication
 from ads_pipeline_tests.ledger.builders import (
     ROWS,
     FakeClock,
@@ -152,7 +151,7 @@ def test_loads_emit_numbered_events(ledger: Ledger) -> None:
     other = run(key("2"), "r1")
     ledger.loads.record_failed({R1: "disk\nfull", other: "disk full"})
     ledger.loads.record_failed({R1: "disk full"})
-    assert ledger.loads.publish([Publication(run=R1, table_version=7)]).published == (R1,)
+    assert ledger.loads.publish([R1], table_version=7).published == (R1,)
     assert read_event_keys(ledger, after=4) == [
         ("LoadFailed", str(K), 1),
         ("LoadFailed", str(key("2")), 1),
@@ -162,8 +161,8 @@ def test_loads_emit_numbered_events(ledger: Ledger) -> None:
     events = [each.event.event_data for each in read_events(ledger, after=4)]
     assert events[0] == {"run_id": "r1", "error_message": r"disk\nfull"}
     assert events[3] == {"run_id": "r1", "schema_version": "1", "record_count": ROWS, "table_version": 7}
-    check_no_events(ledger, lambda: ledger.loads.publish([Publication(run=R1, table_version=8)]))
-    check_no_events(ledger, lambda: ledger.loads.publish([Publication(run=run(K, "unknown"), table_version=8)]))
+    check_no_events(ledger, lambda: ledger.loads.publish([R1], table_version=8))
+    check_no_events(ledger, lambda: ledger.loads.publish([run(K, "unknown")], table_version=8))
     check_no_events(ledger, lambda: ledger.loads.record_failed({}))
 
 
@@ -214,7 +213,7 @@ def emit_every_type(ledger: Ledger) -> list[str]:
     registered_runs(ledger, K, "r1")
     record_verdict(ledger, acceptance(R1))
     ledger.loads.record_failed({R1: "x" * 3_000})
-    ledger.loads.publish([Publication(run=R1, table_version=0)])
+    ledger.loads.publish([R1], table_version=0)
     ledger.verdicts.begin_demotions([rejection(R1, "ungültig", validation_id="v2")])
     record_verdict(ledger, rejection(R1, "ungültig", validation_id="v2"))
     ledger.actions.execute(Action.REQUEUE, [K], action_request("act-1"))

@@ -10,7 +10,6 @@ from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.events.snapshots import Follower
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.sql import database
-from ads_pipeline.ledger.sql.ledger_values import Publication
 from ads_pipeline.ledger.sql.state_tables import run_events
 from ads_pipeline.ledger.write_steps.audit_log import AuditLog
 from ads_pipeline.testing.event_strategies import make_completions, make_event
@@ -44,7 +43,7 @@ def test_logs_are_append_only(url: str, backdoor: sa.Engine, table: str) -> None
     """No connection can change or delete events and finished attempts, or delete heads."""
     with Ledger.opened(url) as ledger:
         accepted_runs(ledger, [key()])
-        ledger.loads.publish([Publication(run=run(key(), "r1"), table_version=0)])
+        ledger.loads.publish([run(key(), "r1")], table_version=0)
     assert read_all_tables(backdoor)[table]
     column = "last_seq = last_seq - 1" if table == "run_head" else "engine_run_id = engine_run_id"
     assert_refused(backdoor, f"UPDATE {table} SET {column}")

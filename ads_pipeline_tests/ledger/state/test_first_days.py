@@ -10,7 +10,7 @@ from ads_pipeline.domain.fetching.fetch_results import FailedFetch
 from ads_pipeline.domain.fetching.retry_policy import RetryPolicy
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.sql.ledger_values import RunRegistration
+from ads_pipeline_tests.builders import sealed_run
 from ads_pipeline_tests.ledger.builders import ROWS, key, run
 
 START, LAST_YEAR, NOW = date(2026, 2, 1), date(2025, 1, 5), datetime(2026, 2, 20, tzinfo=UTC)
@@ -25,10 +25,9 @@ def register(ledger: Ledger, *partitions: PartitionKey, at: datetime | None = No
     """Register a run of each, extracted at this time, or on the morning after its day."""
     ledger.registrations.register(
         [
-            RunRegistration(
-                run=run(each, "r1"),
-                schema_version="1",
-                record_count=ROWS,
+            sealed_run(
+                run(each, "r1"),
+                ROWS,
                 extracted_at=at or datetime.combine(each.logical_date + timedelta(days=1), time(5), UTC),
             )
             for each in partitions
@@ -81,7 +80,7 @@ def test_failed_fetch_counts_as_a_fetch(ledger: Ledger) -> None:
 
 def test_run_without_a_readable_seal_counts_from_its_registration(ledger: Ledger) -> None:
     """It has no time of extraction. The ledger's clock is long after the day."""
-    ledger.registrations.register([RunRegistration(run=run(on(LAST_YEAR), "r1"))])
+    ledger.registrations.register([run(on(LAST_YEAR), "r1")])
     register(ledger, on(START))
     assert expected(ledger) == ExpectedDays(first=START, single=(LAST_YEAR,))
 

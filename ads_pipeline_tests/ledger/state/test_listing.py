@@ -161,4 +161,4 @@ def test_empty_arguments_give_empty_results(ledger: Ledger) -> None:
     assert ledger.registrations.insert_pending([]) == 0
     assert ledger.verdicts.begin_demotions([]) == []
     assert ledger.publications.readable_runs([]) == ledger.loads.publishable_runs([]) == set()
-    assert ledger.loads.publish([]).published == ()
+    assert ledger.loads.publish([], table_version=1).published == ()

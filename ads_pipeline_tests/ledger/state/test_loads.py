@@ -4,7 +4,7 @@ import pytest
 
 from ads_pipeline.domain.transitions import Action
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.sql.ledger_values import Publication, PublishResult, StateFilter
+from ads_pipeline.ledger.sql.ledger_values import PublishResult, StateFilter
 from ads_pipeline_tests.ledger.builders import (
     ROWS,
     acceptance,
@@ -26,7 +26,7 @@ K = key()
 def test_publish_sets_pointer_and_load_record(ledger: Ledger) -> None:
     """The pointer holds run, schema version, record count and table version."""
     accepted_runs(ledger, [K])
-    result = ledger.loads.publish([Publication(run=run(K, "r1"), table_version=7)])
+    result = ledger.loads.publish([run(K, "r1")], table_version=7)
     assert result == PublishResult(published=(run(K, "r1"),), superseded=())
     pointer = ledger.publications.pointers([K])[K]
     assert (
@@ -50,9 +50,9 @@ def test_publish_sets_pointer_and_load_record(ledger: Ledger) -> None:
 def test_publishing_again_changes_nothing(ledger: Ledger) -> None:
     """A run that is published again keeps its pointer and its load record unchanged."""
     accepted_runs(ledger, [K])
-    ledger.loads.publish([Publication(run=run(K, "r1"), table_version=7)])
+    ledger.loads.publish([run(K, "r1")], table_version=7)
     before = ledger.publications.pointers([K]), load_records(ledger, K)
-    assert ledger.loads.publish([Publication(run=run(K, "r1"), table_version=8)]).published == (run(K, "r1"),)
+    assert ledger.loads.publish([run(K, "r1")], table_version=8).published == (run(K, "r1"),)
     assert (ledger.publications.pointers([K]), load_records(ledger, K)) == before
 
 
@@ -67,7 +67,7 @@ def test_only_the_current_run_of_a_success_is_published(ledger: Ledger) -> None:
     (newer,) = registered_runs(ledger, superseded, "r2")
     record_verdict(ledger, acceptance(newer))
     runs = [run(partition, "r1") for partition in (absent, pending, failing, superseded, good)]
-    result = ledger.loads.publish([Publication(run=each, table_version=1) for each in runs])
+    result = ledger.loads.publish(runs, table_version=1)
     assert result == PublishResult(published=(run(good, "r1"),), superseded=tuple(runs[:4]))
     assert set(ledger.publications.pointers([absent, pending, failing, superseded, good])) == {good}
 
@@ -76,11 +76,11 @@ def test_new_run_moves_pointer_and_adds_load_record(ledger: Ledger) -> None:
     """A run that is published again later keeps its first load record."""
     first, second = registered_runs(ledger, K, "r1", "r2")
     record_verdict(ledger, acceptance(first))
-    ledger.loads.publish([Publication(run=first, table_version=1)])
+    ledger.loads.publish([first], table_version=1)
     record_verdict(ledger, acceptance(second))
-    ledger.loads.publish([Publication(run=second, table_version=2)])
+    ledger.loads.publish([second], table_version=2)
     ledger.verdicts.record([rejection(second, validation_id="v2"), acceptance(first, "v2")])
-    ledger.loads.publish([Publication(run=first, table_version=3)])
+    ledger.loads.publish([first], table_version=3)
     assert ledger.publications.pointers([K])[K].run == first
     assert ledger.publications.pointers([K])[K].table_version == 3
     assert {record.run_id: record.table_version for record in load_records(ledger, K)} == {"r1": 1, "r2": 2}
@@ -90,14 +90,14 @@ def test_demoted_run_accepted_again_is_published_again(ledger: Ledger) -> None:
     """Its pointer is unavailable until the next load. Pointers of other partitions stay available."""
     partitions = keys(2)
     accepted_runs(ledger, partitions)
-    ledger.loads.publish([Publication(run=run(partition, "r1"), table_version=1) for partition in partitions])
+    ledger.loads.publish([run(partition, "r1") for partition in partitions], table_version=1)
     first = run(partitions[0], "r1")
     ledger.verdicts.record([rejection(first, validation_id="v2"), acceptance(first, "v3")])
     available = {
         partition: pointer.is_published for partition, pointer in ledger.publications.pointers(partitions).items()
     }
     assert list(available.values()) == [False, True]
-    ledger.loads.publish([Publication(run=first, table_version=5)])
+    ledger.loads.publish([first], table_version=5)
     pointer = ledger.publications.pointers(partitions)[partitions[0]]
     assert (pointer.is_published, pointer.table_version) == (True, 5)
 
@@ -106,7 +106,7 @@ def test_withdrawn_run_cannot_be_published(ledger: Ledger) -> None:
     """After a withdrawal, publish returns the run as superseded."""
     accepted_runs(ledger, [K])
     ledger.actions.execute(Action.WITHDRAW, [K], action_request())
-    assert ledger.loads.publish([Publication(run=run(K, "r1"), table_version=1)]).superseded == (run(K, "r1"),)
+    assert ledger.loads.publish([run(K, "r1")], table_version=1).superseded == (run(K, "r1"),)
 
 
 def test_load_records_are_read_page_by_page(ledger: Ledger) -> None:

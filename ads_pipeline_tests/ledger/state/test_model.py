@@ -14,11 +14,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from ads_pipeline.domain.errors import UnsoundAcceptance, VerdictConflict
 from ads_pipeline.domain.partition import PartitionKey, Run
+from ads_pipeline.domain.sealed_run import SealedRun, SealFacts
 from ads_pipeline.domain.transitions import Action, PartitionState, Verdict
 from ads_pipeline.lake.raw.landing import RawRuns
-from ads_pipeline.lake.raw.seal import SealFacts
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.sql.ledger_values import ActionResult, RunRegistration
+from ads_pipeline.ledger.sql.ledger_values import ActionResult
 from ads_pipeline_tests.example_counts import examples
 from ads_pipeline_tests.ledger.builders import (
     ROWS,
@@ -64,15 +64,9 @@ class LedgerMachine(RuleBasedStateMachine):
     def register_run(self, number: int, has_sound_seal: bool) -> None:
         run = Run(key=self.keys[number], run_id=f"r{len(self.runs[number])}")
         self.runs[number].append(run)
-        registration = RunRegistration(run=run)
+        registration: SealedRun | Run = run
         if has_sound_seal:
-            seal = self.raw.land(run, ({"row": n} for n in range(ROWS)), FACTS)
-            registration = RunRegistration(
-                run=run,
-                schema_version=seal.facts.schema_version,
-                record_count=seal.record_count,
-                payload_sha256=seal.payload_sha256,
-            )
+            registration = self.raw.land(run, ({"row": n} for n in range(ROWS)), FACTS)
         else:
             self.damaged.add(run)
         ordinals = {ledger.registrations.register([registration])[0].ordinal for ledger in self.ledgers}

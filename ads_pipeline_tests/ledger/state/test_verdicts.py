@@ -17,14 +17,13 @@ from ads_pipeline.domain.errors import (
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.transitions import Effect, Status, Verdict
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.sql.ledger_values import RunRegistration
 from ads_pipeline_tests import builders
+from ads_pipeline_tests.builders import sealed_run
 from ads_pipeline_tests.ledger.builders import (
     ROWS,
     FakeClock,
     acceptance,
     accepted_runs,
-    damaged_runs,
     key,
     keys,
     record_verdict,
@@ -249,7 +248,7 @@ def test_verdict_on_an_unregistered_run_is_refused(ledger: Ledger) -> None:
 def test_damaged_run_can_only_be_rejected(ledger: Ledger) -> None:
     """A run with a damaged seal, or with another row count than its seal, is never accepted."""
     damaged, short = run(K, "damaged"), run(K, "short")
-    ledger.registrations.register([*damaged_runs(damaged), *sealed_runs(short)])
+    ledger.registrations.register([damaged, *sealed_runs(short)])
     with pytest.raises(UnsoundAcceptance, match="damaged seal"):
         record_verdict(ledger, acceptance(damaged))
     with pytest.raises(UnsoundAcceptance, match="2 rows were read, but its seal counts 3"):
@@ -272,9 +271,7 @@ def test_registration_with_another_seal_is_refused(ledger: Ledger) -> None:
     """When one run of a call has another seal than before, none is registered."""
     ledger.registrations.register(sealed_runs(run(K, "r1")))
     with pytest.raises(RunChanged, match="must not change"):
-        ledger.registrations.register(
-            [*sealed_runs(run(K, "r2")), RunRegistration(run=run(K, "r1"), schema_version="1", record_count=ROWS + 1)]
-        )
+        ledger.registrations.register([*sealed_runs(run(K, "r2")), sealed_run(run(K, "r1"), ROWS + 1)])
     assert [registered.run.run_id for registered in ledger.runs.registered(K)] == ["r1"]
 
 

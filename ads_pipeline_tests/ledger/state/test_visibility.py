@@ -9,7 +9,7 @@ from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.transitions import Action, Effect, Outcome, Status
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.sql import database
-from ads_pipeline.ledger.sql.ledger_values import DayWindow, Publication, StateFilter, VisibleRun, VisibleRuns
+from ads_pipeline.ledger.sql.ledger_values import DayWindow, StateFilter, VisibleRun, VisibleRuns
 from ads_pipeline.ledger.sql.state_tables import KEY, control_action_partitions, control_actions, partition_state
 from ads_pipeline_tests.ledger.builders import (
     FakeClock,
@@ -30,7 +30,7 @@ K = key()
 def publish(ledger: Ledger, *partitions: PartitionKey, run_id: str = "r1", version: int = 1) -> None:
     """Register, accept and publish one run per partition."""
     accepted_runs(ledger, partitions, run_id)
-    ledger.loads.publish([Publication(run=run(each, run_id), table_version=version) for each in partitions])
+    ledger.loads.publish([run(each, run_id) for each in partitions], table_version=version)
 
 
 def visible_run_ids(ledger: Ledger) -> dict[str, bool]:
@@ -59,7 +59,7 @@ def test_begun_demotion_hides_the_run_before_the_verdict_is_recorded(ledger: Led
     assert ledger.verdicts.begin_demotions([verdict]) == [verdict]
     assert ledger.states.get(K).status is Status.SUCCESS
     assert visible_run_ids(ledger) == {}
-    assert ledger.loads.publish([Publication(run=run(K, "r1"), table_version=2)]).superseded == (run(K, "r1"),)
+    assert ledger.loads.publish([run(K, "r1")], table_version=2).superseded == (run(K, "r1"),)
     assert ledger.loads.publishable_runs([run(K, "r1")]) == ledger.publications.readable_runs([run(K, "r1")]) == set()
 
 
@@ -103,7 +103,7 @@ def test_accepted_run_stays_visible_until_the_newer_one_is_loaded(ledger: Ledger
     publish(ledger, K)
     accepted_runs(ledger, [K], "r2")
     assert visible_run_ids(ledger) == {"r1": False, "r2": True}
-    ledger.loads.publish([Publication(run=run(K, "r2"), table_version=2)])
+    ledger.loads.publish([run(K, "r2")], table_version=2)
     assert visible_run_ids(ledger) == {"r2": True}
     assert visible_runs(ledger).table_version == 2
 

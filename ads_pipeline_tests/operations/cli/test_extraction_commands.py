@@ -14,8 +14,7 @@ from ads_pipeline.domain.fetching.retry_policy import RetryPolicy
 from ads_pipeline.domain.measures import Measures
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.sql.ledger_values import RunRegistration
-from ads_pipeline_tests.builders import key
+from ads_pipeline_tests.builders import key, sealed_run
 from ads_pipeline_tests.ledger.builders import (
     acceptance,
     accepted_runs,
@@ -198,9 +197,7 @@ def test_why_shows_the_account_and_its_day(cli: CommandLine, ledger: Ledger) -> 
 
 def accept_extracted(ledger: Ledger, partition: PartitionKey, extracted_at: datetime) -> None:
     """Accept a run that was extracted at a time, and show it to readers."""
-    registered = RunRegistration(
-        run=run_of(partition, "r1"), schema_version="2", record_count=3, extracted_at=extracted_at
-    )
+    registered = sealed_run(run_of(partition, "r1"), 3, schema_version="2", extracted_at=extracted_at)
     ledger.registrations.register([registered])
     record_verdict(ledger, acceptance(registered.run))
     publish_runs(ledger, registered.run)

@@ -24,7 +24,9 @@ from ads_pipeline.pipeline.days.day_conditions import DayRules
 from ads_pipeline.pipeline.days.next_steps import DAYS
 from ads_pipeline.settings.environment import read_settings
 from ads_pipeline.settings.extraction_section import ExtractionSettings
+from ads_pipeline_tests.builders import sealed_run
 from ads_pipeline_tests.ledger.builders import (
+    ROWS,
     acceptance,
     action_request,
     key,
@@ -33,7 +35,6 @@ from ads_pipeline_tests.ledger.builders import (
     registered_runs,
     rejection,
     run,
-    sealed_runs,
 )
 
 FIRST, LAST = key(day=1).logical_date, key(day=12).logical_date
@@ -167,7 +168,7 @@ def test_days_of_known_accounts_are_provisional_settled_or_unrecoverable(ledger:
     """The reports of an unknown account have no letter. An unrecoverable day has a reason and needs nobody."""
     old, first, early, late = (key(day=n) for n in (1, 2, 3, 4))
     for partition, extracted_at in ((old, NOW), (early, NOW), (late, NOW + timedelta(days=60))):
-        registration = replace(sealed_runs(run(partition, "r1"))[0], extracted_at=extracted_at)
+        registration = sealed_run(run(partition, "r1"), ROWS, extracted_at=extracted_at)
         ledger.registrations.register([registration])
         record_verdict(ledger, acceptance(registration.run))
         publish_runs(ledger, registration.run)

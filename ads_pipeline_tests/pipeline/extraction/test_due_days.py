@@ -13,13 +13,13 @@ from ads_pipeline.domain.fetching.retry_policy import RetryPolicy
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import Action
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.sql.ledger_values import RunRegistration
 from ads_pipeline.pipeline.days.account_days import AccountDays
 from ads_pipeline.pipeline.days.day_conditions import DayRules, describe_days
 from ads_pipeline.pipeline.days.staleness import StalenessCalculator
 from ads_pipeline.pipeline.extraction.due_days import CATCH_UP_DAYS, REREAD_PAUSE, DueDays
 from ads_pipeline.settings.extraction_section import DEFAULT_LOOKBACK_DAYS
 from ads_pipeline.settings.query_file import GoogleApis
+from ads_pipeline_tests.builders import sealed_run
 from ads_pipeline_tests.ledger.builders import FakeClock, acceptance, accepted_runs, action_request, publish_runs
 from ads_pipeline_tests.ledger.builders import key as ledger_key
 
@@ -198,7 +198,7 @@ def test_days_out_of_reach_are_never_due(timed_ledger: Ledger) -> None:
 def accept(ledger: Ledger, partition: PartitionKey, run_id: str, extracted_at: datetime) -> None:
     """A published run with the time of its extraction, as the seal has it."""
     sealed = Run(key=partition, run_id=run_id)
-    registration = RunRegistration(run=sealed, schema_version="2", record_count=3, extracted_at=extracted_at)
+    registration = sealed_run(sealed, 3, schema_version="2", extracted_at=extracted_at)
     ledger.registrations.register([registration])
     ledger.verdicts.record([acceptance(sealed)])
     publish_runs(ledger, sealed)

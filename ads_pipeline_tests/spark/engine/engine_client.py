@@ -16,8 +16,7 @@ import pyarrow as pa
 from ads_pipeline.domain.log_lines import configure_logging
 from ads_pipeline.settings.environment import read_settings
 from ads_pipeline.spark.session import release_session, start_spark
-from ads_pipeline.validation.spark_job import judge_runs
-from ads_pipeline_tests.validation.builders import RULES, create_run, row
+from ads_pipeline_tests.validation.builders import RULES, create_run, judge_runs, row
 
 
 def describe_worker(batches: Iterator[Any]) -> Iterator[Any]:

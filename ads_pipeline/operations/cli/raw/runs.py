@@ -18,10 +18,10 @@ from rich.text import Text
 from ads_pipeline.domain.errors import LedgerMissing, RunDamaged, RunNotSealed, UnsafePath
 from ads_pipeline.domain.partition import Run
 from ads_pipeline.domain.quoting import count_of
+from ads_pipeline.domain.sealed_run import SealedRun
 from ads_pipeline.domain.transitions import Outcome
 from ads_pipeline.lake.raw.discovery import DamagedRun
 from ads_pipeline.lake.raw.landing import RawRuns
-from ads_pipeline.lake.raw.seal import Seal
 from ads_pipeline.ledger.sql.ledger_values import JudgedRun, StateFilter
 from ads_pipeline.operations.cli.command_line.options import DATE_FORMAT, AsJson, Filters
 from ads_pipeline.operations.cli.command_line.output import (
@@ -140,7 +140,7 @@ def _read_verdicts(settings: Settings, filters: RunFilters) -> Verdicts:
         return ledger.runs.last_verdicts(filters.select(settings))
 
 
-def _find_runs(settings: Settings, filters: RunFilters, verdicts: Verdicts) -> Iterator[Seal | DamagedRun]:
+def _find_runs(settings: Settings, filters: RunFilters, verdicts: Verdicts) -> Iterator[SealedRun | DamagedRun]:
     selection = filters.select(settings)
     judged = {run for run, (outcome, _current) in verdicts.items() if outcome is not None} if filters.unjudged else ()
     return open_raw(settings).find_runs(
@@ -169,7 +169,7 @@ def _read_accepted(settings: Settings, verdicts: Verdicts) -> dict[Run, JudgedRu
         return ledger.runs.judged_runs(runs)
 
 
-def _verify_run(raw: RawRuns, found: Seal | DamagedRun, accepted: Mapping[Run, JudgedRun]) -> DamagedRun | None:
+def _verify_run(raw: RawRuns, found: SealedRun | DamagedRun, accepted: Mapping[Run, JudgedRun]) -> DamagedRun | None:
     if isinstance(found, DamagedRun):
         return found
     judged = accepted.get(found.run)
@@ -182,7 +182,7 @@ def _verify_run(raw: RawRuns, found: Seal | DamagedRun, accepted: Mapping[Run, J
     return None
 
 
-def _list_rows(found: Iterable[Seal | DamagedRun], verdicts: Verdicts, counts: Counter[str]) -> Iterator[Fields]:
+def _list_rows(found: Iterable[SealedRun | DamagedRun], verdicts: Verdicts, counts: Counter[str]) -> Iterator[Fields]:
     """Yield and count the runs, then the directories with an invalid name."""
     invalid_names = []
     for each in found:
@@ -234,7 +234,7 @@ def _damage_blocks(rows: Iterable[Fields]) -> Iterator[RenderableType]:
             yield from (cell(f"{row['path']}: {row['damage']}"), Text(""))
 
 
-def _run_fields(found: Seal | DamagedRun) -> dict[str, Any]:
+def _run_fields(found: SealedRun | DamagedRun) -> dict[str, Any]:
     """The fields of a sealed run; for a damaged one only its path and the problem."""
     fields = {} if found.run is None else fields_of(found.run)
     if isinstance(found, DamagedRun):

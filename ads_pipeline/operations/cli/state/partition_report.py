@@ -15,10 +15,10 @@ from ads_pipeline.domain.fetching.retry_forecast import RetryForecast
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.quoting import suggest
 from ads_pipeline.domain.run_events import LoggedEvent
+from ads_pipeline.domain.sealed_run import SealedRun
 from ads_pipeline.domain.transitions import Outcome, PartitionState, RegisteredRun, Status
 from ads_pipeline.lake.raw.discovery import DamagedRun
 from ads_pipeline.lake.raw.landing import RawRuns
-from ads_pipeline.lake.raw.seal import Seal
 from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.ledger.sql.ledger_values import Attempt, PartitionAction, Pointer, PublicationStatus
 from ads_pipeline.operations.cli.command_line.output import format_instant
@@ -53,7 +53,7 @@ class PartitionReport:
     staleness: PartitionStaleness
     forecast: RetryForecast
     events: Sequence[LoggedEvent]
-    sealed: Mapping[str, Seal | DamagedRun] | None
+    sealed: Mapping[str, SealedRun | DamagedRun] | None
     no_asset_reason: str | None
     new_customer: str | None
     account: Account | None
@@ -80,7 +80,7 @@ class PartitionReport:
         return self.publication is not None and self.publication.is_publishable
 
     @property
-    def unregistered(self) -> dict[str, Seal | DamagedRun]:
+    def unregistered(self) -> dict[str, SealedRun | DamagedRun]:
         """The sealed runs that the ledger has not registered."""
         known = {registered.run.run_id for registered, _at in self.registered}
         return {run_id: sealed for run_id, sealed in (self.sealed or {}).items() if run_id not in known}
@@ -158,7 +158,7 @@ def _describe_account_day(
     return days.describe_day(key, day.report)
 
 
-def _find_sealed_runs(settings: Settings, key: PartitionKey) -> dict[str, Seal | DamagedRun] | None:
+def _find_sealed_runs(settings: Settings, key: PartitionKey) -> dict[str, SealedRun | DamagedRun] | None:
     """The sealed runs by run_id, or None when raw is not available.
 
     A damaged run without a valid run_id goes by its directory name.
@@ -169,7 +169,7 @@ def _find_sealed_runs(settings: Settings, key: PartitionKey) -> dict[str, Seal |
         return None
 
 
-def _run_name(sealed: Seal | DamagedRun) -> str:
+def _run_name(sealed: SealedRun | DamagedRun) -> str:
     path = sealed.path if isinstance(sealed, DamagedRun) else sealed.run.path
     return path.rpartition("/")[2] if sealed.run is None else sealed.run.run_id
 
@@ -206,7 +206,7 @@ def _find_rejected_run(report: PartitionReport) -> str | None:
 
 def _find_unjudged_run(report: PartitionReport) -> str | None:
     """The newest run without a verdict. For a success, only a run newer than the current one counts."""
-    sealed = [run for run in report.unregistered.values() if isinstance(run, Seal)]
+    sealed = [run for run in report.unregistered.values() if isinstance(run, SealedRun)]
     if sealed:
         return max(sealed, key=lambda seal: (seal.facts.extracted_at, seal.run.run_id)).run.run_id
     judged = _last_outcomes(report.attempts)

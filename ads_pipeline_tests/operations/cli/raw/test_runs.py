@@ -9,9 +9,8 @@ from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.lake.raw.landing import RawRuns
 from ads_pipeline.lake.raw.seal import PAYLOAD
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.sql.ledger_values import RunRegistration
 from ads_pipeline.operations.cli.state.confirmation import NOTHING_EXIT_CODE
-from ads_pipeline_tests.builders import ROWS, seal_facts
+from ads_pipeline_tests.builders import ROWS, seal_facts, sealed_run
 from ads_pipeline_tests.ledger.builders import (
     acceptance,
     key,
@@ -46,9 +45,7 @@ def create_runs_in_each_state(cli: CommandLine) -> None:
     older = run(key(day=4), "r0")
     seal(cli, older, *runs)
     with Ledger.opened(f"sqlite:///{cli.home / 'ledger.db'}") as ledger:
-        ledger.registrations.register(
-            [RunRegistration(run=each, schema_version="1", record_count=3) for each in (older, *runs[1:])]
-        )
+        ledger.registrations.register([sealed_run(each, 3) for each in (older, *runs[1:])])
         ledger.verdicts.record([rejection(runs[2]), acceptance(older), acceptance(runs[3])])
         publish_runs(ledger, runs[3])
 

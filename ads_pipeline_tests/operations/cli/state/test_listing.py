@@ -6,7 +6,7 @@ import pytest
 
 from ads_pipeline.domain.transitions import PartitionState
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.sql.ledger_values import Publication, RunRegistration
+from ads_pipeline_tests.builders import sealed_run
 from ads_pipeline_tests.ledger.builders import (
     acceptance,
     accepted_runs,
@@ -157,7 +157,7 @@ def test_error_messages_are_escaped(empty_cli: CommandLine) -> None:
     """A message with control characters or markup is printed escaped, on one line."""
     bad = run(key(), "r1")
     with Ledger.opened(f"sqlite:///{empty_cli.home / 'ledger.db'}") as ledger:
-        ledger.registrations.register([RunRegistration(run=bad, schema_version="1", record_count=1)])
+        ledger.registrations.register([sealed_run(bad, 1)])
         record_verdict(ledger, rejection(bad, HOSTILE))
     result = empty_cli.run("state", "inspect", *EVERY)
     assert rf"{bad}: \x1b[31m[red]\nforged :smile: in 1 row" in " ".join(result.out.split())
@@ -171,7 +171,7 @@ def test_data_column_shows_staleness_beside_status(empty_cli: CommandLine) -> No
     with Ledger.opened(f"sqlite:///{empty_cli.home / 'ledger.db'}") as ledger:
         accepted_runs(ledger, [key()])
         assert _row_cells(empty_cli) == ["success", "3", "1", "not", "loaded"]
-        ledger.loads.publish([Publication(run=run(key(), "r1"), table_version=0)])
+        ledger.loads.publish([run(key(), "r1")], table_version=0)
         assert _row_cells(empty_cli) == ["success", "3", "1", "current"]
         (newer, worse) = registered_runs(ledger, key(), "r2", "r3")
         record_verdict(ledger, acceptance(newer))
@@ -182,7 +182,7 @@ def test_data_column_shows_staleness_beside_status(empty_cli: CommandLine) -> No
             ["UPSTREAM_CHANGED"],
         )
         assert output["warehouse_stale_since"] == output["raw_last_materialization_at"]
-        ledger.loads.publish([Publication(run=newer, table_version=1)])
+        ledger.loads.publish([newer], table_version=1)
         record_verdict(ledger, rejection(worse))
         assert _row_cells(empty_cli) == ["success", "3", "3", "bad", "rerun"]
         (output,) = empty_cli.run("state", "inspect", "--json").objects

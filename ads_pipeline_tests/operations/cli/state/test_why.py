@@ -14,8 +14,7 @@ from ads_pipeline.domain.transitions import Action
 from ads_pipeline.lake.raw.landing import RawRuns
 from ads_pipeline.lake.raw.seal import PAYLOAD
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.sql.ledger_values import RunRegistration
-from ads_pipeline_tests.builders import ROWS, seal_facts, write_sealed_run
+from ads_pipeline_tests.builders import ROWS, seal_facts, sealed_run, write_sealed_run
 from ads_pipeline_tests.ledger.builders import (
     acceptance,
     action_request,
@@ -47,7 +46,7 @@ def seal_run(cli: CommandLine, partition: PartitionKey = K, run_id: str = "r1") 
 def land_run(cli: CommandLine, ledger: Ledger, run_id: str = "r1") -> Run:
     """A sealed run that is registered."""
     sealed = seal_run(cli, K, run_id)
-    ledger.registrations.register([RunRegistration(run=sealed, schema_version="1", record_count=3)])
+    ledger.registrations.register([sealed_run(sealed, 3)])
     return sealed
 
 

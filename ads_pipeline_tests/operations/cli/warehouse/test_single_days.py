@@ -9,10 +9,10 @@ import pytest
 
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.sql.ledger_values import RunRegistration
 from ads_pipeline.orchestration.complete_check import evaluate_complete
 from ads_pipeline.pipeline.days.day_conditions import DayRules
 from ads_pipeline.settings.environment import read_settings
+from ads_pipeline_tests.builders import sealed_run
 from ads_pipeline_tests.ledger.builders import ROWS, key, run
 from ads_pipeline_tests.operations.cli.running import CommandLine
 from ads_pipeline_tests.operations.cli.state.builders import open_ledger
@@ -29,9 +29,7 @@ def on(day: date) -> PartitionKey:
 
 def register(ledger: Ledger, day: date, at: datetime) -> None:
     run_of_day = run(on(day), "r1")
-    ledger.registrations.register(
-        [RunRegistration(run=run_of_day, schema_version="1", record_count=ROWS, extracted_at=at)]
-    )
+    ledger.registrations.register([sealed_run(run_of_day, ROWS, extracted_at=at)])
 
 
 @pytest.fixture
