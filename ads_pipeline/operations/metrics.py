@@ -15,7 +15,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.registry import Collector
 
-from ads_pipeline.domain.days.conditions import NEEDS_OPERATOR, QUIET_CONDITIONS, Condition
+from ads_pipeline.domain.days.conditions import Condition, NextActor, conditions_of
 from ads_pipeline.domain.days.expected_days import ExpectedDays
 from ads_pipeline.domain.days.readability import DayCondition
 from ads_pipeline.domain.fetching.retry_policy import Lane
@@ -29,8 +29,7 @@ from ads_pipeline.settings.environment import Settings
 PREFIX: Final = "ads_pipeline_"
 NO_LIMIT: Final = 1_000_000_000
 SCOPES: Final = ("customer", "query", "source")
-COUNTED: Final = (*NEEDS_OPERATOR, Condition.IN_PROGRESS, *QUIET_CONDITIONS)
-OVERDUE: Final = frozenset({Condition.LATE, Condition.MISSING, Condition.BLOCKED})
+COUNTED: Final = conditions_of(NextActor.OPERATOR, NextActor.PIPELINE, NextActor.DECIDED)
 # Each metric with its meaning and its labels. All have the label `workspace`, which tells deployments apart.
 METRICS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "partitions": ("partitions that the ledger has recorded", ("query_name", "status")),
@@ -122,7 +121,7 @@ class MetricsReader(Collector):
 
     def _list_passed_deadlines(self, days: Mapping[PartitionKey, DayCondition], rules: DayRules) -> list[float]:
         """The deadlines of overdue days. A day may be blocked before its deadline."""
-        deadlines = (rules.deadline(key).timestamp() for key, day in days.items() if day.condition in OVERDUE)
+        deadlines = (rules.deadline(key).timestamp() for key, day in days.items() if day.entry.is_overdue)
         return [each for each in deadlines if each <= self.now.timestamp()]
 
     def _count_partitions(self) -> Iterator[Sample]:

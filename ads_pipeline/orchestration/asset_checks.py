@@ -6,11 +6,10 @@ reports what the action did to the table.
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from ads_pipeline.domain.days.conditions import QUIET_CONDITIONS, Condition
 from ads_pipeline.domain.days.readability import DayCondition
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.transitions import Outcome
@@ -36,16 +35,6 @@ if TYPE_CHECKING:
     from ads_pipeline.pipeline.validation import JudgingResult
 
 VALID, READABLE = "valid", "readable"
-PASSED: Final = frozenset({Condition.READABLE, Condition.RESTATED})
-WARNINGS: Final = frozenset(
-    {
-        Condition.REJECTED_RERUN,
-        Condition.BLOCKED_RERUN,
-        Condition.IN_PROGRESS,
-        Condition.UNRECOVERABLE,
-        *QUIET_CONDITIONS,
-    }
-)
 
 
 def check_keys(query_name: str) -> tuple[dg.AssetCheckKey, dg.AssetCheckKey]:
@@ -166,7 +155,7 @@ def build_readable_check(name: str, *, partitions: dg.MultiPartitionsDefinition)
         def read(ledger: LedgerReader) -> tuple[DayRules, dict[PartitionKey, DayCondition], dict[PartitionKey, str]]:
             rules = DayRules.read(ledger, settings, now=now)
             described = describe_days(ledger, keys, rules)
-            not_passed = {key: day for key, day in described.items() if day.condition not in PASSED}
+            not_passed = {key: day for key, day in described.items() if not day.entry.is_fine}
             return rules, described, find_next_commands(ledger, not_passed, settings.retry_policy)
 
         rules, described, commands = step_resources.ledger.read_at_once(read)
@@ -197,18 +186,18 @@ def _evaluate_days(
     commands: Mapping[PartitionKey, str],
 ) -> Iterator[dg.AssetCheckEvaluation]:
     """Yield one evaluation per expected partition. A day that is not expected has none."""
-    expected = {key: day for key, day in described.items() if day.condition is not Condition.NOT_EXPECTED}
+    expected = {key: day for key, day in described.items() if day.is_expected}
     targets = find_targets(context, asset, expected)
     for key, day in expected.items():
-        is_warning = day.condition in WARNINGS
+        is_error = day.entry.needs_operator and not day.entry.has_rows
         yield dg.AssetCheckEvaluation(
             asset_key=asset,
             check_name=READABLE,
             partition=key.dagster_key,
-            passed=day.condition in PASSED,
+            passed=day.entry.is_fine,
             blocking=False,
-            severity=dg.AssetCheckSeverity.WARN if is_warning else dg.AssetCheckSeverity.ERROR,
-            description=f"{day.text.label}: {day.reason}",
+            severity=dg.AssetCheckSeverity.ERROR if is_error else dg.AssetCheckSeverity.WARN,
+            description=f"{day.entry.label}: {day.reason}",
             metadata=describe_condition(day, commands.get(key, "")),
             target_materialization_data=targets.get(key),
         )
@@ -233,8 +222,8 @@ def _evaluate_refused(
 def describe_condition(day: DayCondition, command: str) -> dict[str, Any]:
     """The metadata of an evaluation. A day that needs nothing has no command."""
     metadata: dict[str, Any] = {
-        "condition": day.text.label,
-        "meaning": day.text.meaning,
+        "condition": day.entry.label,
+        "meaning": day.entry.meaning,
         "reason": day.reason,
         "since": dg.MetadataValue.timestamp(day.since),
         "attempts": str(day.attempts),  # Dagster would plot a number over unrelated partitions

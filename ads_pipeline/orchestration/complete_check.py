@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import dagster as dg
 
-from ads_pipeline.domain.days.conditions import NEEDS_OPERATOR, count_unreadable, urgency
+from ads_pipeline.domain.days.conditions import NEEDS_OPERATOR, UNREADABLE_CONDITIONS, count_unreadable, urgency
 from ads_pipeline.domain.days.readability import DayCondition
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.ledger.ledger import LedgerReader
@@ -19,7 +19,7 @@ from ads_pipeline.ledger.sql.ledger_values import DayWindow
 from ads_pipeline.orchestration.event_storage.dagster_private import build_target
 from ads_pipeline.orchestration.partitions import warehouse_asset_key
 from ads_pipeline.orchestration.resources import StepResources
-from ads_pipeline.pipeline.days.day_conditions import UNREADABLE, DayRules, find_gaps
+from ads_pipeline.pipeline.days.day_conditions import DayRules, find_gaps
 from ads_pipeline.settings.environment import Settings
 
 COMPLETE: Final = "complete"
@@ -65,12 +65,12 @@ def evaluate_complete(
     found = find_gaps(
         ledger,
         window,
-        UNREADABLE.union(NEEDS_OPERATOR),
+        UNREADABLE_CONDITIONS.union(NEEDS_OPERATOR),
         first_days=first_days,
         rules=rules,
     )
     days = sorted(found.days.items(), key=lambda each: urgency(each[1].condition, each[0].logical_date))
-    counts = Counter(day.text.label.lower() for _key, day in days)
+    counts = Counter(day.entry.label.lower() for _key, day in days)
     metadata: dict[str, Any] = {"expected": str(found.expected), **{name: str(each) for name, each in counts.items()}}
     if days:
         metadata["next_command"] = f"ads-pipeline state inspect --query {name}"
@@ -113,5 +113,5 @@ def _describe(
     key, day = days[0]
     total = f"{needed:,} of {expected:,} expected days {'needs' if needed == 1 else 'need'} you"
     listed = ", ".join(f"{number:,} {label}" for label, number in counts.most_common())
-    first = f"{key.customer_id}, {key.logical_date}, {day.text.label}: {day.reason}"
+    first = f"{key.customer_id}, {key.logical_date}, {day.entry.label}: {day.reason}"
     return f"{total if needed else count_unreadable(len(days), expected)}: {listed}. First: {first}"

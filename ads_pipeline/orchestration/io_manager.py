@@ -192,7 +192,7 @@ class PartitionStateIOManager(dg.IOManager):
             return describe_days(ledger, [key], rules)[key]
 
         day = resources.ledger.read_at_once(describe)
-        return f"{day.text.label.lower()}: {day.reason}"
+        return f"{day.entry.label.lower()}: {day.reason}"
 
     def _find_due(self, names: Any, asset: dg.AssetKey) -> list[PartitionKey]:
         keys = parse_partition_names(names, source=self._resources.source_name, query_name=asset.path[-1])

@@ -112,7 +112,7 @@ def find_unreported(
             tags = version_tags(metadata)
         else:
             version = newest[key].schema_version if key in newest else None
-            metadata = describe_removal(before, f"{day.text.label}: {day.reason}")
+            metadata = describe_removal(before, f"{day.entry.label}: {day.reason}")
             tags = {DATA_VERSION: NO_ROWS} | ({CODE_VERSION: version} if version else {})
         found.append(build_materialization(asset, key, metadata, tags | inputs.get(key, {})))
     return found

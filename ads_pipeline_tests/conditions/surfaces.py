@@ -11,7 +11,7 @@ from typing import Any
 import dagster as dg
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from ads_pipeline.domain.days.conditions import Condition
+from ads_pipeline.domain.days.conditions import CONDITIONS
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.operations.notifications.finding import FactFinder
 from ads_pipeline.operations.notifications.outbox import Outbox
@@ -26,8 +26,7 @@ from ads_pipeline_tests.orchestration.builders import WAREHOUSE, Location
 from ads_pipeline_tests.pipeline.builders import QUERY
 
 MANY = ("--limit", "10000")
-UNLISTED = {Condition.READABLE, Condition.RESTATED, Condition.NOT_EXPECTED}
-LISTED = tuple(word for name in Condition if name not in UNLISTED for word in ("--condition", name))
+LISTED = tuple(word for name, entry in CONDITIONS.items() if not entry.is_fine for word in ("--condition", name))
 ROWS_OF_DAYS = f"SELECT customer_id, logical_date::VARCHAR AS day, count(*) AS rows FROM {QUERY} GROUP BY ALL"
 
 

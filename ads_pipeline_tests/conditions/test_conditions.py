@@ -12,10 +12,9 @@ from typing import Final
 import pytest
 from pyspark.sql import SparkSession
 
-from ads_pipeline.domain.days.conditions import CONDITIONS, READABLE_CONDITIONS, Condition
+from ads_pipeline.domain.days.conditions import CONDITIONS, READABLE_CONDITIONS, UNREADABLE_CONDITIONS, Condition
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.operations.notifications.outbox import Outbox
-from ads_pipeline.pipeline.days.day_conditions import UNREADABLE
 from ads_pipeline_tests.conditions.cases import (
     CASES,
     OLDER,
@@ -75,7 +74,7 @@ def test_no_two_surfaces_contradict(told: Told, name: str) -> None:
     for surface in (said.recorded, said.listed, said.gaps):
         if key in surface:
             assert {each: surface[key][each] for each in fields} == {each: why[each] for each in fields}
-    is_readable, is_unreadable = case.condition in READABLE_CONDITIONS, case.condition in UNREADABLE
+    is_readable, is_unreadable = case.condition in READABLE_CONDITIONS, case.condition in UNREADABLE_CONDITIONS
     needs_operator = CONDITIONS[case.condition].needs_operator
     assert (key in said.gaps) == is_unreadable
     assert (key in said.rows) == is_readable
@@ -137,7 +136,9 @@ def test_counts_are_equal(told: Told) -> None:
     needed = sum(number for name, number in counts.items() if CONDITIONS[Condition(name)].needs_operator)
     assert said.complete.description.startswith(f"{needed} of ")
     assert f"{needed} days need you" in said.doctor_days
-    assert len(said.gaps) == sum(number for name, number in counts.items() if Condition(name) in UNREADABLE)
+    assert len(said.gaps) == sum(
+        number for name, number in counts.items() if Condition(name) in UNREADABLE_CONDITIONS
+    )
 
 
 @pytest.mark.invariant("L7")

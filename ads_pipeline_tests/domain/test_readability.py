@@ -136,7 +136,7 @@ def test_unrecoverable_day_names_the_oldest_day_in_reach_or_the_refusal() -> Non
     """It needs no operator, because nobody can bring it back."""
     day = describe_day(None, BEYOND, REACHING, parked=None, now=DUE)
     assert day.reason == f"the source no longer serves it: it serves only days from {IN_REACH} on"
-    assert not day.text.needs_operator
+    assert not day.entry.needs_operator
     refused = PENDING._replace(fetch_error="granularity (q1)", fetch_error_class=OUT_OF_REACH)
     described = describe_day(refused, DAY, EXPECTED, parked=None, now=DUE)
     assert described.reason == "the source no longer serves it: granularity (q1)"
@@ -285,7 +285,7 @@ def test_run_that_cannot_go_on_blocks_its_day(
     """Without a contract or its files at once, otherwise after the limit. Readers keep what is published."""
     day = describe_day(facts, DAY, ONLY_VERSION_1, parked=None, now=DUE + waited)
     assert (day.condition, day.gap, day.reason, day.since) == (condition, gap, reason, DUE)
-    assert day.text.needs_operator
+    assert day.entry.needs_operator
     if waited:
         at_limit = describe_day(facts, DAY, ONLY_VERSION_1, parked=None, now=DUE + IN_PROGRESS_LIMIT)
         assert at_limit.condition not in BLOCKED_CONDITIONS
@@ -436,7 +436,7 @@ def test_acknowledged_day_needs_nobody_and_keeps_its_cause(
     plain = describe_day(facts, DAY, EXPECTED, parked=parked, now=DUE)
     assert (day.condition, day.gap, day.operator, day.since) == (condition, plain.gap, "ada", KNOWN.performed_at)
     assert day.reason == f"acknowledged by ada at 2026-01-11 15:00 UTC: the account closed; {reason}"
-    assert not day.text.needs_operator
+    assert not day.entry.needs_operator
     assert (day.condition in READABLE_CONDITIONS) == (plain.condition in READABLE_CONDITIONS)
     is_parked = parked is not None
     assert find_condition(facts, DAY, EXPECTED, is_parked=is_parked, now=DUE, is_acknowledged=True) is condition
@@ -474,7 +474,7 @@ def test_wait_for_a_quota_is_in_progress_and_says_when_it_ends(
 def test_quota_explains_only_days_that_wait_for_it(facts: DayFacts) -> None:
     """A day that failed for another reason needs somebody although the account is on hold."""
     day = describe_day(facts, DAY, HELD, parked=None, now=DUE)
-    assert day.text.needs_operator
+    assert day.entry.needs_operator
 
 
 def test_work_lists_have_one_order() -> None:

@@ -17,7 +17,7 @@ from ads_pipeline.google_ads.loopback.loopback_process import LoopbackServer
 from ads_pipeline.google_ads.loopback.scenarios import Behaviour, Scenario
 from ads_pipeline.ledger.events.new_events import read_events_after, read_position
 from ads_pipeline.operations.notifications.finding import EVENT_TYPES, FactFinder
-from ads_pipeline.operations.notifications.notices import Kind
+from ads_pipeline.operations.notifications.notices import Incident
 from ads_pipeline.orchestration.partitions import CUSTOMERS, raw_asset_key, warehouse_asset_key
 from ads_pipeline.pipeline.days.day_conditions import DayRules
 from ads_pipeline.settings.query_file import narrow_query_file
@@ -171,7 +171,7 @@ def test_failed_discovery_loses_no_account(server: LoopbackServer, location: Loc
     now = datetime.now(UTC)
     events, _position = read_events_after(location.deployment.ledger.engine, position, EVENT_TYPES, now=now)
     assert [(each.kind, each.subject) for each in finder.of_events(events, now)] == [
-        (Kind.DISCOVERY_FAILED, "google_ads")
+        (Incident.DISCOVERY_FAILED, "google_ads")
     ]
     after = location.deployment.ledger.accounts.by_id("google_ads")
     assert {customer: account.gone_at for customer, account in after.items()} == dict.fromkeys(before)

@@ -14,20 +14,24 @@ from deltalake import DeltaTable
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
-from ads_pipeline.domain.days.conditions import CONDITIONS, READABLE_CONDITIONS, Condition
+from ads_pipeline.domain.days.conditions import (
+    CONDITIONS,
+    EXPLAINED_CONDITIONS,
+    READABLE_CONDITIONS,
+    UNREADABLE_CONDITIONS,
+    Condition,
+)
 from ads_pipeline.lake.warehouse.table_values import WarehouseTable
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.operations.cli.main import app
 from ads_pipeline.operations.report.content import LETTERS
 from ads_pipeline.operations.report.writing import ReportWriter
-from ads_pipeline.pipeline.days.day_conditions import UNREADABLE
 from ads_pipeline.pipeline.readers import Readers
 from ads_pipeline.settings.environment import Settings
 
 DAYS: Final = "logical_date::VARCHAR AS day, customer_id, run_id, count(*) AS number"
 MANY: Final = ("--limit", "1000")  # more than a simulation has
-UNLISTED: Final = {Condition.READABLE, Condition.RESTATED, Condition.NOT_EXPECTED}
-LISTED: Final = tuple(argument for name in Condition if name not in UNLISTED for argument in ("--condition", name))
+LISTED: Final = tuple(argument for name, entry in CONDITIONS.items() if not entry.is_fine for argument in ("--condition", name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +89,7 @@ class Surfaces(Advice):
         conditions = self.conditions
         readable = {each for each, condition in conditions.items() if condition in READABLE_CONDITIONS}
         filled = {each for each in readable if self.recorded[each]["record_count"]}
-        unreadable = {each for each, condition in conditions.items() if condition in UNREADABLE}
+        unreadable = {each for each, condition in conditions.items() if condition in UNREADABLE_CONDITIONS}
         yield from self._compare_lists()
         yield from _compare("gaps", set(self.gaps), unreadable)
         yield from _compare("views", set(self.views), filled)

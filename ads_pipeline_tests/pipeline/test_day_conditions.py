@@ -17,7 +17,6 @@ from ads_pipeline.domain.transitions import Action
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.sql.ledger_values import DayWindow
 from ads_pipeline.operations.notifications.finding import FactFinder
-from ads_pipeline.operations.notifications.notices import Kind
 from ads_pipeline.pipeline.days.account_days import AccountDays
 from ads_pipeline.pipeline.days.day_conditions import DayRules, describe_days, find_days, find_gaps
 from ads_pipeline_tests.ledger.builders import FakeClock, accepted_runs, action_request, key, publish_runs, run
@@ -138,7 +137,7 @@ def test_wait_for_a_quota_needs_nobody(accounts: Ledger, clock: FakeClock) -> No
     second = timedelta(seconds=1)
     assert {fact.key for fact in finder.of_deadlines(NOON - second, NOON)}.isdisjoint({met, untried})
     assert list(finder.of_ended_waits(NOON, over - second)) == []
-    assert [(fact.kind, fact.key) for fact in finder.of_ended_waits(over - second, over)] == [(Kind.OVERDUE, met)]
+    assert [(fact.kind, fact.key) for fact in finder.of_ended_waits(over - second, over)] == [(Condition.LATE, met)]
 
 
 def test_outage_without_a_known_end_needs_somebody(accounts: Ledger, clock: FakeClock) -> None:

@@ -1,4 +1,4 @@
-"""The conditions of days, how they are shown, which of them need an operator, and why readers do not see a day.
+"""The table of the conditions that a day can have, and the reasons why readers do not see a day.
 
 `readability` finds the condition of a day.
 """
@@ -11,7 +11,7 @@ from typing import Final
 
 
 class Condition(StrEnum):
-    """The condition of one day of one customer and query, the most urgent first."""
+    """The condition of one day of one customer and query."""
 
     REJECTED = "rejected"
     BLOCKED = "blocked"
@@ -30,94 +30,150 @@ class Condition(StrEnum):
     NOT_EXPECTED = "not_expected"
 
 
+class NextActor(StrEnum):
+    """The one whose turn it is on a day of this condition."""
+
+    OPERATOR = "an operator"
+    PIPELINE = "the pipeline, by itself"
+    DECIDED = "nobody: an operator has decided"
+    GIVEN_UP = "nobody: no figures can be had"
+    NOBODY = "nobody: nothing is wrong"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConditionText:
-    """How a condition is shown, and whether an operator should act on it."""
+class ConditionEntry:
+    """One row of the table of conditions, from which every screen, check and message derives.
+
+    `has_rows`: readers see rows of the day. `is_overdue`: the deadline has passed and no accepted run has arrived.
+    `needs_no_run`: a day of which nothing is recorded may have it. `needs_no_event`: it may begin as time passes.
+    """
 
     label: str
     meaning: str
-    needs_operator: bool = False
+    next_actor: NextActor
+    has_rows: bool = False
+    is_overdue: bool = False
+    needs_no_run: bool = False
+    needs_no_event: bool = False
+
+    @property
+    def needs_operator(self) -> bool:
+        return self.next_actor is NextActor.OPERATOR
+
+    @property
+    def is_fine(self) -> bool:
+        """Whether nothing is to be explained or done."""
+        return self.next_actor is NextActor.NOBODY
 
 
-CONDITIONS: Final[Mapping[Condition, ConditionText]] = {
-    Condition.REJECTED: ConditionText(
+# The order is that of urgency.
+CONDITIONS: Final[Mapping[Condition, ConditionEntry]] = {
+    Condition.REJECTED: ConditionEntry(
         label="Rejected",
         meaning="The validator rejected the run. Readers see no rows of the day.",
-        needs_operator=True,
+        next_actor=NextActor.OPERATOR,
     ),
-    Condition.BLOCKED: ConditionText(
+    Condition.BLOCKED: ConditionEntry(
         label="Blocked",
         meaning="A run cannot be judged, loaded or withdrawn without a person. Readers see no rows of the day.",
-        needs_operator=True,
+        next_actor=NextActor.OPERATOR,
+        is_overdue=True,
+        needs_no_event=True,
     ),
-    Condition.MISSING: ConditionText(
-        label="Missing", meaning="No run arrived, and the day is no longer fresh.", needs_operator=True
+    Condition.MISSING: ConditionEntry(
+        label="Missing",
+        meaning="No run arrived, and the day is no longer fresh.",
+        next_actor=NextActor.OPERATOR,
+        is_overdue=True,
+        needs_no_run=True,
+        needs_no_event=True,
     ),
-    Condition.LATE: ConditionText(
-        label="Late", meaning="The day is past its deadline, and no accepted run has arrived.", needs_operator=True
+    Condition.LATE: ConditionEntry(
+        label="Late",
+        meaning="The day is past its deadline, and no accepted run has arrived.",
+        next_actor=NextActor.OPERATOR,
+        is_overdue=True,
+        needs_no_run=True,
+        needs_no_event=True,
     ),
-    Condition.PARKED: ConditionText(
+    Condition.PARKED: ConditionEntry(
         label="Parked",
         meaning="The account or the query is not fetched until an operator releases it.",
-        needs_operator=True,
+        next_actor=NextActor.OPERATOR,
+        needs_no_run=True,
+        needs_no_event=True,
     ),
-    Condition.REJECTED_RERUN: ConditionText(
+    Condition.REJECTED_RERUN: ConditionEntry(
         label="Readable, rejected rerun",
         meaning="The newest run was rejected. Readers still see the accepted run before it.",
-        needs_operator=True,
+        next_actor=NextActor.OPERATOR,
+        has_rows=True,
     ),
-    Condition.BLOCKED_RERUN: ConditionText(
+    Condition.BLOCKED_RERUN: ConditionEntry(
         label="Readable, blocked rerun",
         meaning="A newer run cannot be judged or loaded without a person. Readers still see the run before it.",
-        needs_operator=True,
+        next_actor=NextActor.OPERATOR,
+        has_rows=True,
+        needs_no_event=True,
     ),
-    Condition.IN_PROGRESS: ConditionText(
+    Condition.IN_PROGRESS: ConditionEntry(
         label="In progress",
         meaning="A run is being judged or loaded, for at most 6 hours, or the fetch waits for a quota.",
+        next_actor=NextActor.PIPELINE,
+        needs_no_run=True,
     ),
-    Condition.ACKNOWLEDGED: ConditionText(
+    Condition.ACKNOWLEDGED: ConditionEntry(
         label="Acknowledged",
         meaning="An operator knows the problem, or marked the day as terminal. Readers see no rows of the day.",
+        next_actor=NextActor.DECIDED,
+        needs_no_run=True,
     ),
-    Condition.ACKNOWLEDGED_RERUN: ConditionText(
+    Condition.ACKNOWLEDGED_RERUN: ConditionEntry(
         label="Readable, acknowledged rerun",
         meaning="An operator knows that the newest run was rejected or is blocked. Readers see the run before it.",
+        next_actor=NextActor.DECIDED,
+        has_rows=True,
     ),
-    Condition.HIDDEN: ConditionText(label="Hidden", meaning="An operator withdrew the day or demoted its run."),
-    Condition.UNRECOVERABLE: ConditionText(
-        label="Unrecoverable", meaning="No run was accepted, and the source no longer serves the figures of the day."
+    Condition.HIDDEN: ConditionEntry(
+        label="Hidden",
+        meaning="An operator withdrew the day or demoted its run.",
+        next_actor=NextActor.DECIDED,
     ),
-    Condition.READABLE: ConditionText(label="Readable", meaning="Readers see the accepted run."),
-    Condition.RESTATED: ConditionText(
-        label="Readable, restated", meaning="Readers see a run that replaced an earlier accepted run."
+    Condition.UNRECOVERABLE: ConditionEntry(
+        label="Unrecoverable",
+        meaning="No run was accepted, and the source no longer serves the figures of the day.",
+        next_actor=NextActor.GIVEN_UP,
+        needs_no_run=True,
+        needs_no_event=True,
     ),
-    Condition.NOT_EXPECTED: ConditionText(
-        label="Not expected", meaning="The day is before the customer's first day, or not yet due."
+    Condition.READABLE: ConditionEntry(
+        label="Readable", meaning="Readers see the accepted run.", next_actor=NextActor.NOBODY, has_rows=True
+    ),
+    Condition.RESTATED: ConditionEntry(
+        label="Readable, restated",
+        meaning="Readers see a run that replaced an earlier accepted run.",
+        next_actor=NextActor.NOBODY,
+        has_rows=True,
+    ),
+    Condition.NOT_EXPECTED: ConditionEntry(
+        label="Not expected",
+        meaning="The day is before the customer's first day, or not yet due.",
+        next_actor=NextActor.NOBODY,
     ),
 }
 
 
-READABLE_CONDITIONS: Final = frozenset(
-    {
-        Condition.READABLE,
-        Condition.RESTATED,
-        Condition.REJECTED_RERUN,
-        Condition.BLOCKED_RERUN,
-        Condition.ACKNOWLEDGED_RERUN,
-    }
-)
+def conditions_of(*actors: NextActor) -> tuple[Condition, ...]:
+    """The conditions on which one of these acts next, the most urgent first."""
+    return tuple(condition for condition, entry in CONDITIONS.items() if entry.next_actor in actors)
 
 
-NEEDS_OPERATOR: Final = tuple(condition for condition, text in CONDITIONS.items() if text.needs_operator)
-
-
+NEEDS_OPERATOR: Final = conditions_of(NextActor.OPERATOR)
+QUIET_CONDITIONS: Final = conditions_of(NextActor.DECIDED)
+READABLE_CONDITIONS: Final = frozenset(each for each, entry in CONDITIONS.items() if entry.has_rows)
+UNREADABLE_CONDITIONS: Final = frozenset(CONDITIONS) - READABLE_CONDITIONS - {Condition.NOT_EXPECTED}
+OVERDUE_CONDITIONS: Final = frozenset(each for each, entry in CONDITIONS.items() if entry.is_overdue)
 BLOCKED_CONDITIONS: Final = frozenset({Condition.BLOCKED, Condition.BLOCKED_RERUN})
-
-
-# What an operator decided, and nobody has to act on.
-QUIET_CONDITIONS: Final = (Condition.ACKNOWLEDGED, Condition.ACKNOWLEDGED_RERUN, Condition.HIDDEN)
-
-
 _URGENCY: Final = {condition: number for number, condition in enumerate(CONDITIONS)}
 
 

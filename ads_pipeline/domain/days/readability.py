@@ -13,7 +13,7 @@ from ads_pipeline.domain.days.conditions import (
     CONDITIONS,
     READABLE_CONDITIONS,
     Condition,
-    ConditionText,
+    ConditionEntry,
     GapReason,
     ReportState,
 )
@@ -84,7 +84,7 @@ class DayCondition:
     acknowledged: Acknowledgement | None = None
 
     @property
-    def text(self) -> ConditionText:
+    def entry(self) -> ConditionEntry:
         return CONDITIONS[self.condition]
 
     @property
@@ -130,7 +130,7 @@ def describe_day(
 ) -> DayCondition:
     """The condition of one day, why it has this condition, and since when."""
     described = _describe(facts, day, expectation, parked, now)
-    if acknowledged is None or not described.text.needs_operator:
+    if acknowledged is None or not described.entry.needs_operator:
         return described
     return replace(
         described,

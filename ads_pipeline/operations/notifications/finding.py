@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any, Final
 
-from ads_pipeline.domain.days.conditions import BLOCKED_CONDITIONS, Condition, GapReason
+from ads_pipeline.domain.days.conditions import BLOCKED_CONDITIONS, OVERDUE_CONDITIONS, Condition, GapReason
 from ads_pipeline.domain.days.readability import IN_PROGRESS_LIMIT, Blocker, DayCondition
 from ads_pipeline.domain.fetching.quota import Hold
 from ads_pipeline.domain.fetching.retry_forecast import Parking, RetryForecast
@@ -29,7 +29,7 @@ from ads_pipeline.domain.transitions import Effect, Status
 from ads_pipeline.ledger.extraction.account_table import DISCOVERY_FAILED
 from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.ledger.sql.ledger_values import DayWindow
-from ads_pipeline.operations.notifications.notices import KINDS, Fact, Kind
+from ads_pipeline.operations.notifications.notices import Fact, Incident, Kind
 from ads_pipeline.pipeline.days.day_conditions import NONE_EXPECTED, DayRules, describe_days, find_days
 
 FAILURE_TYPES: Final = frozenset({"VerdictRejected", "FetchFailed"})
@@ -41,10 +41,8 @@ EVENT_TYPES: Final = FAILURE_TYPES | {
     "StepFailed",
     DISCOVERY_FAILED,
 }
-WITHOUT_DATA: Final = frozenset({Condition.LATE, Condition.MISSING, Condition.BLOCKED})
 MAX_PROBLEMS: Final = 3
 HOLD_TOLD_AFTER: Final = timedelta(hours=1)
-UNREADABLE: Final = "the sealed files of the accepted run are missing or changed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +87,7 @@ class FactFinder:
         """
         yield from _find_dead_runs(events)
         yield from self._find_failed_discoveries(events)
-        yield from self._find_failed_loads(events)
+        failed_loads = self._find_failed_loads(events)
         by_partition = defaultdict[PartitionKey, list[LoggedEvent]](list)
         for each in events:
             if each.event.event_type in LEDGER_TYPES and each.event.step_id:
@@ -100,10 +98,14 @@ class FactFinder:
         for partition in self._describe(by_partition):
             found = (_find(partition, each) for each in reversed(by_partition[partition.key]))
             facts.update((partition.key, fact) for fact in islice(filter(None, found), 1))
-        days = describe_days(self.ledger, facts, self.read_rules(now)) if facts else {}
+        keys = {*facts, *failed_loads}
+        days = describe_days(self.ledger, keys, self.read_rules(now)) if keys else {}
+        for key in failed_loads:
+            blocker = days[key].blocked_by
+            if blocker is not None and days[key].condition in BLOCKED_CONDITIONS:
+                yield _of_blocked(key, days[key], blocker)
         for key, fact in facts.items():
-            conditions = KINDS[fact.kind].conditions
-            if not conditions or days[key].condition in {*conditions, Condition.IN_PROGRESS}:
+            if isinstance(fact.kind, Incident) or days[key].condition in {fact.kind, Condition.IN_PROGRESS}:
                 yield fact
 
     def of_deadlines(self, since: datetime, now: datetime) -> Iterator[Fact]:
@@ -117,11 +119,13 @@ class FactFinder:
             return
         first_days = self.ledger.days.first_days(self.source)
         for name, window in passed.items():
-            days = find_days(self.ledger, window, WITHOUT_DATA, first_days=first_days.of_query(name), rules=rules)
+            days = find_days(
+                self.ledger, window, OVERDUE_CONDITIONS, first_days=first_days.of_query(name), rules=rules
+            )
             for key, day in days.items():
                 deadline = rules.deadline(key)
                 if since < deadline <= now:
-                    yield _of_day_without_data(key, day, deadline)
+                    yield _of_overdue(key, day, deadline)
 
     def of_ended_waits(self, since: datetime, now: datetime) -> Iterator[Fact]:
         """Yield a fact per day whose wait for a quota is over, and that no run came for in the time that it has."""
@@ -131,8 +135,8 @@ class FactFinder:
             return
         rules = self.read_rules(now)
         for key, day in describe_days(self.ledger, ended, rules).items():
-            if day.condition in WITHOUT_DATA:
-                yield _of_day_without_data(key, day, rules.deadline(key))
+            if day.condition in OVERDUE_CONDITIONS:
+                yield _of_overdue(key, day, rules.deadline(key))
 
     def _find_passed(self, rules: DayRules, query_name: str, since: datetime) -> DayWindow | None:
         """The days of a query whose deadline has passed since a time in one of the time zones."""
@@ -152,24 +156,31 @@ class FactFinder:
                 continue
             if self.ledger.accounts.find_failed_discoveries(self.source) is not None:
                 yield Fact(
-                    kind=Kind.DISCOVERY_FAILED,
+                    kind=Incident.DISCOVERY_FAILED,
                     subject=self.source,
                     occurrence=each.idempotency_key,
                     reason=str(data["why"]),
                 )
 
-    def _find_failed_loads(self, events: Iterable[LoggedEvent]) -> Iterator[Fact]:
-        """A fact per current run whose first failed load is new. The hourly attempts of `reconcile` are silent."""
+    def _find_failed_loads(self, events: Iterable[LoggedEvent]) -> list[PartitionKey]:
+        """The partitions whose current run could not be loaded for the first time.
+
+        The hourly attempts of `reconcile` are silent.
+        """
         new = Counter[Run]()
         for each in events:
             if each.event.event_type == "LoadFailed" and each.event.step_id:
                 new[Run(key=parse_key(each.event.step_id), run_id=each.event.event_data["run_id"])] += 1
         failures = self.ledger.publications.count_failed_loads(new)
         states = self.ledger.states.get_many(run.key for run in new)
-        for run, number in sorted(new.items()):
-            is_current = run.key.source == self.source and states[run.key].current_run_id == run.run_id
-            if is_current and states[run.key].status is Status.SUCCESS and failures.get(run, 0) <= number:
-                yield Fact.of_partition(Kind.LOAD_FAILED, run.key, run.run_id, reason=UNREADABLE)
+        return [
+            run.key
+            for run, number in sorted(new.items())
+            if run.key.source == self.source
+            and states[run.key].status is Status.SUCCESS
+            and states[run.key].current_run_id == run.run_id
+            and failures.get(run, 0) <= number
+        ]
 
     def list_blocked(self, now: datetime) -> dict[str, list[Fact]]:
         """The blocked days by their cause, such as a schema version without a contract. Failed loads are events."""
@@ -214,16 +225,15 @@ class FactFinder:
             )
 
 
-def _of_day_without_data(key: PartitionKey, day: DayCondition, deadline: datetime) -> Fact:
-    """A blocked day is told as such, and any other one as overdue."""
+def _of_overdue(key: PartitionKey, day: DayCondition, deadline: datetime) -> Fact:
     if day.blocked_by is not None:
         return _of_blocked(key, day, day.blocked_by)
-    return Fact.of_partition(Kind.OVERDUE, key, deadline.isoformat(), reason=str(day.gap or ""))
+    return Fact.of_partition(day.condition, key, deadline.isoformat(), reason=str(day.gap or ""))
 
 
 def _of_blocked(key: PartitionKey, day: DayCondition, blocker: Blocker) -> Fact:
     occurrence = f"{blocker} {day.since.isoformat()}"
-    return Fact.of_partition(Kind.BLOCKED, key, occurrence, reason=str(blocker))
+    return Fact.of_partition(day.condition, key, occurrence, reason=str(blocker))
 
 
 def of_parkings(parkings: Iterable[Parking]) -> Iterator[Fact]:
@@ -231,7 +241,7 @@ def of_parkings(parkings: Iterable[Parking]) -> Iterator[Fact]:
     for each in parkings:
         occurrence = each.parked_at.isoformat() if each.parked_at else ""
         reason = f"{each.error_class}: {each.why}" if each.error_class else each.why
-        yield Fact(kind=Kind.PARKED, subject=each.target, occurrence=occurrence, reason=reason)
+        yield Fact(kind=Condition.PARKED, subject=each.target, occurrence=occurrence, reason=reason)
 
 
 def of_holds(holds: Iterable[Hold]) -> Iterator[Fact]:
@@ -239,7 +249,7 @@ def of_holds(holds: Iterable[Hold]) -> Iterator[Fact]:
     for each in holds:
         subject = f"{'account' if each.customer_id else each.scope} {each.name}"
         reason = f"{each.why}; to lift it now: {each.release_command}"
-        yield Fact(kind=Kind.ON_HOLD, subject=subject, occurrence=str(each.since), reason=reason)
+        yield Fact(kind=Incident.ON_HOLD, subject=subject, occurrence=str(each.since), reason=reason)
 
 
 def _is_failure(logged: LoggedEvent) -> bool:
@@ -256,9 +266,9 @@ def _find(partition: _Partition, logged: LoggedEvent) -> Fact | None:
     if kind is None:
         return None
     reason, operator = _describe_cause(data)
-    if kind is Kind.DEMOTED and not operator:
-        kind = Kind.REJECTED  # the validator judged the run again
-    if kind is Kind.TERMINAL and not operator:
+    if kind is Condition.HIDDEN and not operator:
+        kind = Condition.REJECTED  # the validator judged the run again
+    if kind is Incident.TERMINAL and not operator:
         reason = f"{_describe_terminal(partition)}; {reason}"
     return Fact.of_partition(kind, partition.key, logged.idempotency_key, reason=reason, operator=operator)
 
@@ -267,22 +277,22 @@ def _find_kind(partition: _Partition, event_type: str, effect: str | None) -> Ki
     status, forecast = partition.status, partition.forecast
     match event_type:
         case "TerminalMarked":
-            return Kind.TERMINAL if forecast.marked else None
+            return Incident.TERMINAL if forecast.marked else None
         case "PartitionWithdrawn":
-            return Kind.WITHDRAWN if status is Status.PENDING else None
+            return Condition.HIDDEN if status is Status.PENDING else None
         case "VerdictRejected" | "FetchFailed":
             kind = _find_kind_of_failure(partition, effect)
-            is_rerun = kind is Kind.REJECTED_RERUN
+            is_rerun = kind is Condition.REJECTED_RERUN
             return kind if is_rerun == (status is Status.SUCCESS) else None
     return None
 
 
 def _find_kind_of_failure(partition: _Partition, effect: str | None) -> Kind | None:
     if effect == Effect.DEMOTED:
-        return Kind.DEMOTED
+        return Condition.HIDDEN
     if partition.is_given_up:
-        return Kind.TERMINAL
-    kinds = {Effect.SET_ASIDE: Kind.REJECTED_RERUN, Effect.FAILED: Kind.REJECTED}
+        return Incident.TERMINAL
+    kinds = {Effect.SET_ASIDE: Condition.REJECTED_RERUN, Effect.FAILED: Condition.REJECTED}
     return kinds.get(Effect(effect)) if effect is not None and partition.has_just_failed else None
 
 
@@ -325,4 +335,4 @@ def _find_dead_runs(events: Sequence[LoggedEvent]) -> Iterator[Fact]:
     for run_id, each in failed.items():
         why = (each.event.event_data or {}).get("why", "the run failed")
         unjudged = f"; {left[run_id]:,} sealed runs have no verdict" if left[run_id] else ""
-        yield Fact(kind=Kind.RUN_DIED, subject=run_id, occurrence=each.idempotency_key, reason=f"{why}{unjudged}")
+        yield Fact(kind=Incident.RUN_DIED, subject=run_id, occurrence=each.idempotency_key, reason=f"{why}{unjudged}")

@@ -6,13 +6,13 @@ Pure functions. `finding` reads the facts from the ledger, `webhook` sends the m
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime
 from enum import StrEnum
 from typing import Any, Final
 
 from ads_pipeline.domain.batches import cut
-from ads_pipeline.domain.days.conditions import Condition
+from ads_pipeline.domain.days.conditions import CONDITIONS, NEEDS_OPERATOR, Condition
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.quoting import printable
 
@@ -22,107 +22,62 @@ SHOWN_IN_TEXT: Final = 3
 MAX_REASON: Final = 300
 
 
-class Kind(StrEnum):
-    """The kinds of facts, the most urgent first."""
+class Incident(StrEnum):
+    """The kinds of facts that are no condition of a day."""
 
-    REJECTED = "rejected"
     TERMINAL = "terminal"
-    LOAD_FAILED = "load_failed"
-    BLOCKED = "blocked"
-    OVERDUE = "overdue"
-    PARKED = "parked"
     ON_HOLD = "on_hold"
     DISCOVERY_FAILED = "discovery_failed"
-    DEMOTED = "demoted"
-    WITHDRAWN = "withdrawn"
-    REJECTED_RERUN = "rejected_rerun"
     RUN_DIED = "run_died"
+
+
+Kind = Condition | Incident
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindText:
-    """How a kind is shown. `command` lists the partitions of several days, or explains a subject.
-
-    `conditions` are those that the days of the kind have, if it is told only as long as they have one of them.
-    """
+    """How a kind is shown. `command` lists the selected partitions of several days, or explains a subject."""
 
     label: str
     meaning: str
-    command: str = ""
-    conditions: tuple[Condition, ...] = ()
-
-    def list_days(self, selection: str) -> str:
-        """The command that lists the selected days."""
-        if not self.conditions:
-            return self.command.format(selection=selection)
-        return f"ads-pipeline state inspect {' '.join(f'--condition {each}' for each in self.conditions)} {selection}"
+    command: str
 
 
-_BLOCKED: Final = (Condition.BLOCKED, Condition.BLOCKED_RERUN)
+def _describe(condition: Condition) -> KindText:
+    entry = CONDITIONS[condition]
+    command = f"ads-pipeline state inspect --condition {condition} {{selection}}"
+    return KindText(label=entry.label, meaning=entry.meaning, command=command)
+
+
+# The most urgent first. An account or a query is parked, and not a single day.
 KINDS: Final[Mapping[Kind, KindText]] = {
-    Kind.REJECTED: KindText(
-        label="Rejected",
-        meaning="The validator rejected a run, and readers see no rows of the day. Further attempts are silent.",
-        conditions=(Condition.REJECTED,),
-    ),
-    Kind.TERMINAL: KindText(
+    Incident.TERMINAL: KindText(
         label="No more retries",
         meaning="The day failed too often, is too old, or was marked by an operator.",
         command="ads-pipeline state inspect --list terminal {selection}",
     ),
-    Kind.LOAD_FAILED: KindText(
-        label="Load failed",
-        meaning="An accepted run does not match its sealed files any more, so it cannot be loaded.",
-        conditions=_BLOCKED,
-    ),
-    Kind.BLOCKED: KindText(
-        label="Blocked",
-        meaning="Runs wait for a person: no contract judges them, or nothing judged or loaded them for hours.",
-        conditions=_BLOCKED,
-    ),
-    Kind.OVERDUE: KindText(
-        label="Overdue",
-        meaning="The deadline of the day has passed, and no accepted run has arrived.",
-        conditions=(Condition.LATE, Condition.MISSING),
-    ),
-    Kind.PARKED: KindText(
-        label="Parked",
-        meaning="An account or a query is not fetched until an operator releases it.",
-        command="ads-pipeline state inspect --list parked",
-    ),
-    Kind.ON_HOLD: KindText(
+    **{condition: _describe(condition) for condition in NEEDS_OPERATOR},
+    Condition.PARKED: replace(_describe(Condition.PARKED), command="ads-pipeline state inspect --list parked"),
+    Incident.ON_HOLD: KindText(
         label="On hold",
         meaning="For an hour nothing of the source or of an account could be fetched. It goes on by itself, and a "
         "command lifts the hold.",
         command="ads-pipeline state inspect --list parked",
     ),
-    Kind.DISCOVERY_FAILED: KindText(
+    Incident.DISCOVERY_FAILED: KindText(
         label="Discovery failed",
         meaning="No account could be read. Known accounts are fetched; new ones stay unknown. Further failures are "
         "silent.",
         command="ads-pipeline accounts discover",
     ),
-    Kind.DEMOTED: KindText(
-        label="Demoted",
-        meaning="The run that readers saw was rejected. Its rows were removed.",
-        conditions=(Condition.HIDDEN,),
-    ),
-    Kind.WITHDRAWN: KindText(
-        label="Withdrawn",
-        meaning="An operator hid a day.",
-        conditions=(Condition.HIDDEN,),
-    ),
-    Kind.REJECTED_RERUN: KindText(
-        label="Rejected rerun",
-        meaning="A newer run was rejected. Readers still see the accepted run before it.",
-        conditions=(Condition.REJECTED_RERUN,),
-    ),
-    Kind.RUN_DIED: KindText(
+    Condition.HIDDEN: _describe(Condition.HIDDEN),
+    Incident.RUN_DIED: KindText(
         label="Run died",
         meaning="A Dagster run failed, or its machine was lost. Sensors request its partitions again.",
         command="ads-pipeline events runs",
     ),
 }
+_URGENCY: Final = {kind: number for number, kind in enumerate(KINDS)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +131,8 @@ class Notice:
             return f"ads-pipeline state why {self.subjects[0]}/{self.query_name}/{self.first_day}"
         customers = [f"--customer {each}" for each in self.subjects] if len(self.subjects) <= SHOWN_IN_TEXT else []
         days = f"--since {self.first_day} --until {self.last_day}"
-        return KINDS[self.kind].list_days(" ".join(["--query", self.query_name, *customers, days]))
+        selection = " ".join(["--query", self.query_name, *customers, days])
+        return KINDS[self.kind].command.format(selection=selection)
 
     @property
     def json(self) -> dict[str, Any]:
@@ -220,7 +176,7 @@ def group_facts(facts: Iterable[Fact], *, limit: int = MAX_NOTICES) -> list[Noti
     facts of one kind and query share one.
     """
     unique = {fact.identity: fact for fact in facts}
-    ordered = sorted(unique.values(), key=lambda each: (list(Kind).index(each.kind), each.subject, each.occurrence))
+    ordered = sorted(unique.values(), key=lambda each: (_URGENCY[each.kind], each.subject, each.occurrence))
     groups = _group_exactly(ordered)
     if len(groups) > limit:
         groups = _group_coarsely(ordered)
@@ -242,7 +198,7 @@ def compose_message(notices: Sequence[Notice], *, source: str, workspace: str, n
     counts = Counter[Kind]()
     for notice in notices:
         counts[notice.kind] += notice.facts
-    summary = ", ".join(f"{counts[kind]:,} {KINDS[kind].label.lower()}" for kind in Kind if counts[kind])
+    summary = ", ".join(f"{counts[kind]:,} {KINDS[kind].label.lower()}" for kind in KINDS if counts[kind])
     place = source if workspace == source else f"{workspace}, {source}"
     return {
         "text": "\n".join([f"*{escape(place)}: {summary}*", *(notice.text for notice in notices)]),

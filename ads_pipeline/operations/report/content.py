@@ -10,8 +10,6 @@ from typing import Final, NamedTuple
 
 from ads_pipeline.domain.days.conditions import (
     CONDITIONS,
-    NEEDS_OPERATOR,
-    QUIET_CONDITIONS,
     READABLE_CONDITIONS,
     Condition,
     ReportState,
@@ -29,8 +27,6 @@ from ads_pipeline.pipeline.days.next_steps import DAYS, find_next_commands
 MICROS: Final = 1_000_000
 LETTERS: Final[Mapping[Condition, str]] = {condition: chr(ord("a") + n) for n, condition in enumerate(CONDITIONS)}
 REPORT_LETTERS: Final = {None: " ", ReportState.PROVISIONAL: "p", ReportState.SETTLED: "s"}
-# The days that somebody asks about: those that need an operator, are quiet, or are not readable.
-EXPLAINED: Final = frozenset({*NEEDS_OPERATOR, *QUIET_CONDITIONS, Condition.IN_PROGRESS, Condition.UNRECOVERABLE})
 _READABLE_LETTERS: Final = frozenset(LETTERS[condition] for condition in READABLE_CONDITIONS)
 # Sums a column per visible partition: (customer, day) -> sum. Empty when the query has no such column.
 SumPerDay = Callable[[str, str, date, date], Mapping[tuple[str, date], int]]
@@ -270,7 +266,7 @@ class _QueryBuilder:
             letters.append(LETTERS[condition])
             reports.append(REPORT_LETTERS[find_report(recorded, day, condition, expectation)])
             self.counts[condition] += 1
-            if condition in EXPLAINED:
+            if not CONDITIONS[condition].is_fine:
                 key = PartitionKey(
                     source=self.window.source,
                     customer_id=customer,

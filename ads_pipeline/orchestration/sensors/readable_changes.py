@@ -13,7 +13,7 @@ from typing import Final
 
 import dagster as dg
 
-from ads_pipeline.domain.days.conditions import BLOCKED_CONDITIONS, Condition
+from ads_pipeline.domain.days.conditions import BLOCKED_CONDITIONS, CONDITIONS, Condition
 from ads_pipeline.domain.days.expectation import Expectation
 from ads_pipeline.domain.days.expected_days import ExpectedDays
 from ads_pipeline.domain.days.materialization_status import WAREHOUSE
@@ -43,9 +43,7 @@ FIRST_WINDOW: Final = timedelta(days=1)
 ALWAYS: Final = ExpectedDays(first=date.min)
 INTERVAL_SECONDS: Final = 20
 CLEARING_STATUSES: Final = (dg.DagsterRunStatus.CANCELED, dg.DagsterRunStatus.FAILURE)
-DECIDED_BY_DEADLINE: Final = frozenset(
-    {Condition.LATE, Condition.MISSING, Condition.PARKED, Condition.UNRECOVERABLE, *BLOCKED_CONDITIONS}
-)
+DECIDED_BY_DEADLINE: Final = frozenset(each for each, entry in CONDITIONS.items() if entry.needs_no_event)
 BLOCKED_INTERVAL: Final = timedelta(minutes=15)  # between searches, which compare all partitions with their runs
 
 
@@ -261,6 +259,6 @@ def _find_cause(key: PartitionKey, changes: Changes) -> str:
 
 
 def _explain(days: Sequence[DayCondition], cause: str) -> str:
-    counts = Counter(day.text.label.lower() for day in days)
+    counts = Counter(day.entry.label.lower() for day in days)
     shown = ", ".join(f"{number} {label}" for label, number in counts.most_common())
     return f"now {shown}; {cause}"

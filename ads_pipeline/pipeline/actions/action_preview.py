@@ -62,7 +62,7 @@ class Preview:
         if isinstance(selection, Parking):
             return self._plan_parking(selection)
         states, skipped, others = self._select(selection)
-        skipped |= {key: _describe_quiet(day) for key, day in self.days.items() if not day.text.needs_operator}
+        skipped |= {key: _describe_quiet(day) for key, day in self.days.items() if not day.entry.needs_operator}
         failed = self._find_failed_fetches(states)
         skipped |= {
             state.key: self._describe_status(state.recorded_status)
@@ -238,7 +238,7 @@ class Preview:
             run = found
         if self.action is actions.ACKNOWLEDGE:
             day = self.days[state.key]
-            return PlanRow(target=state.key, now=day.text.label.lower(), becomes=self.action.becomes, state=state)
+            return PlanRow(target=state.key, now=day.entry.label.lower(), becomes=self.action.becomes, state=state)
         becomes = self.action.becomes.format(status=state.status, run_id=run and run.run_id)
         return PlanRow(target=state.key, now=_describe_state(state, run), becomes=becomes, state=state, run=run)
 
@@ -282,7 +282,7 @@ class Preview:
 
 def _describe_quiet(day: DayCondition) -> str:
     """Why nobody has to acknowledge the day."""
-    return str(day.acknowledged) if day.acknowledged else f"{NEEDS_NOBODY}: {day.text.label.lower()}"
+    return str(day.acknowledged) if day.acknowledged else f"{NEEDS_NOBODY}: {day.entry.label.lower()}"
 
 
 def _describe_state(state: PartitionState, run: Run | None) -> str:

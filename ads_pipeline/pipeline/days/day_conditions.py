@@ -11,7 +11,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Final, Protocol
 
-from ads_pipeline.domain.days.conditions import READABLE_CONDITIONS, Condition
+from ads_pipeline.domain.days.conditions import CONDITIONS, UNREADABLE_CONDITIONS, Condition
 from ads_pipeline.domain.days.day_facts import DayFacts
 from ads_pipeline.domain.days.expectation import DEFAULT_DUE_AFTER, Expectation
 from ads_pipeline.domain.days.expected_days import ExpectedDays
@@ -26,18 +26,7 @@ from ads_pipeline.pipeline.days.account_days import AccountDays
 from ads_pipeline.settings.query_file import GoogleApis
 from ads_pipeline.validation.contract_registry import DeclaredVersions
 
-ABSENT_CONDITIONS: Final = frozenset(
-    {
-        Condition.MISSING,
-        Condition.LATE,
-        Condition.PARKED,
-        Condition.IN_PROGRESS,
-        Condition.ACKNOWLEDGED,
-        Condition.UNRECOVERABLE,
-    }
-)
 NONE_EXPECTED: Final = ExpectedDays()
-UNREADABLE: Final = frozenset(Condition) - READABLE_CONDITIONS - {Condition.NOT_EXPECTED}
 
 
 class QueryFileSettings(Protocol):
@@ -180,7 +169,7 @@ def find_days(
         customer: rules.expect(customer, window.query_name, days) for customer, days in first_days.items()
     }
     facts: dict[tuple[str, date], DayFacts | None] = {}
-    if ABSENT_CONDITIONS & set(conditions):
+    if any(CONDITIONS[each].needs_no_run for each in conditions):
         due = max((each.last_due_day(rules.now) for each in expectations.values()), default=date.min)
         due_window = replace(window, until=min(window.until, due))
         facts.update(dict.fromkeys(ledger.days.absent(due_window, first_days)))
@@ -212,7 +201,7 @@ def find_days(
 def find_gaps(
     ledger: LedgerReader,
     window: DayWindow,
-    conditions: Collection[Condition] = UNREADABLE,
+    conditions: Collection[Condition] = UNREADABLE_CONDITIONS,
     *,
     first_days: FirstDays,
     rules: DayRules,

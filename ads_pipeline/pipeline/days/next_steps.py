@@ -118,8 +118,7 @@ def find_next_commands(
     for key, day in days.items():
         run = restorable.get(key, NO_RUN)
         facts = find_facts(key, day, states[key].recorded_status, forecasts[key], name(key), run)
-        needs_nothing = day.condition in {Condition.READABLE, Condition.RESTATED, Condition.NOT_EXPECTED}
-        commands[key] = "" if needs_nothing else next_command(facts)
+        commands[key] = "" if day.entry.is_fine else next_command(facts)
     return commands
 
 

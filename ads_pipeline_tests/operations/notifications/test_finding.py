@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from ads_pipeline.domain.days.conditions import Condition, GapReason
 from ads_pipeline.domain.fetching.fetch_results import FailedFetch
 from ads_pipeline.domain.fetching.quota import Hold
 from ads_pipeline.domain.fetching.retry_forecast import Parking
@@ -22,12 +23,11 @@ from ads_pipeline.ledger.ledger import Ledger, LedgerReader
 from ads_pipeline.operations.notifications.finding import (
     EVENT_TYPES,
     HOLD_TOLD_AFTER,
-    UNREADABLE,
     FactFinder,
     of_holds,
     of_parkings,
 )
-from ads_pipeline.operations.notifications.notices import Fact, Kind
+from ads_pipeline.operations.notifications.notices import Fact, Incident, Kind
 from ads_pipeline.pipeline.days.day_conditions import DayRules
 from ads_pipeline_tests.ledger.builders import (
     acceptance,
@@ -93,14 +93,14 @@ def demotion(ledger: Ledger, partition: PartitionKey, run_id: str) -> Verdict:
 def test_rejected_day_is_a_fact_once(ledger: Ledger, reading: Reading) -> None:
     """Rows and samples are left out of the reason, so that days share it. Retries of the day are silent."""
     reject(ledger, key(), "r1")
-    assert reading.shown() == [(Kind.REJECTED, key(), TEXT, "")]
+    assert reading.shown() == [(Condition.REJECTED, key(), TEXT, "")]
     assert reading.shown() == []
     reject(ledger, key(), "r2")
     assert reading.shown() == []
     record_verdict(ledger, acceptance(registered_runs(ledger, key(), "r3")[0]))
     assert reading.shown() == []
     reject(ledger, key(), "r4", "r5")
-    assert [kind for kind, *_more in reading.shown()] == [Kind.REJECTED_RERUN]
+    assert [kind for kind, *_more in reading.shown()] == [Condition.REJECTED_RERUN]
 
 
 def test_day_that_recovered_is_left_out(ledger: Ledger, reading: Reading) -> None:
@@ -114,29 +114,29 @@ def test_requeued_day_is_still_rejected(ledger: Ledger, reading: Reading) -> Non
     """Also when its retry was requested before the sensor looked."""
     reject(ledger, key(), "r1")
     ledger.actions.execute(Action.REQUEUE, [key()], action_request())
-    assert [kind for kind, *_more in reading.shown()] == [Kind.REJECTED]
+    assert [kind for kind, *_more in reading.shown()] == [Condition.REJECTED]
 
 
 def test_rejected_rerun_behind_good_data(ledger: Ledger, reading: Reading) -> None:
     """Readers still see the accepted run, so this is no rejected day."""
     accepted_runs(ledger, [key()])
     reject(ledger, key(), "r2")
-    assert reading.shown() == [(Kind.REJECTED_RERUN, key(), TEXT, "")]
+    assert reading.shown() == [(Condition.REJECTED_RERUN, key(), TEXT, "")]
 
 
 def test_day_without_retries_left_is_terminal(ledger: Ledger, reading: Reading) -> None:
     """By verdicts, or by fetches that returned no run."""
     reading.policy = replace(ENDLESS, max_attempts=2)
     reject(ledger, key(day=1), "r1")
-    assert [kind for kind, *_more in reading.shown()] == [Kind.REJECTED]
+    assert [kind for kind, *_more in reading.shown()] == [Condition.REJECTED]
     reject(ledger, key(day=1), "r2")
-    assert reading.shown() == [(Kind.TERMINAL, key(day=1), f"2 failures in a row; {TEXT}", "")]
+    assert reading.shown() == [(Incident.TERMINAL, key(day=1), f"2 failures in a row; {TEXT}", "")]
     for number in (1, 2):
         failed = FailedFetch(
             key=key(day=2), failure_id=f"f{number}", error_class="server_error", error_message="it is down"
         )
         ledger.failed_fetches.record([failed], reading.policy)
-    assert reading.shown() == [(Kind.TERMINAL, key(day=2), "2 failures in a row; server_error: it is down", "")]
+    assert reading.shown() == [(Incident.TERMINAL, key(day=2), "2 failures in a row; server_error: it is down", "")]
 
 
 def test_day_that_the_source_no_longer_has_is_terminal(ledger: Ledger, reading: Reading) -> None:
@@ -144,7 +144,7 @@ def test_day_that_the_source_no_longer_has_is_terminal(ledger: Ledger, reading: 
     failed = FailedFetch(key=key(), failure_id="f1", error_class="out_of_reach", error_message="37 months are over")
     ledger.failed_fetches.record([failed], ENDLESS)
     expected = "it is not fetched again; out_of_reach: 37 months are over"
-    assert reading.shown() == [(Kind.TERMINAL, key(), expected, "")]
+    assert reading.shown() == [(Incident.TERMINAL, key(), expected, "")]
 
 
 def test_failed_fetch_alone_is_silent(ledger: Ledger, reading: Reading) -> None:
@@ -159,7 +159,7 @@ def test_old_day_is_terminal_at_once(ledger: Ledger, reading: Reading) -> None:
     reading.policy = RetryPolicy()
     partition = replace(key(), logical_date=datetime.now(UTC).date() - timedelta(days=200))
     reject(ledger, partition, "r1")
-    assert reading.shown() == [(Kind.TERMINAL, partition, f"days are not retried after 90 days; {TEXT}", "")]
+    assert reading.shown() == [(Incident.TERMINAL, partition, f"days are not retried after 90 days; {TEXT}", "")]
 
 
 def test_actions_of_operators_name_them(ledger: Ledger, reading: Reading) -> None:
@@ -167,12 +167,12 @@ def test_actions_of_operators_name_them(ledger: Ledger, reading: Reading) -> Non
     accepted_runs(ledger, [key(day=1), key(day=2)])
     publish_runs(ledger, run(key(day=1), "r1"), run(key(day=2), "r1"))
     ledger.actions.execute(Action.WITHDRAW, [key(day=1)], action_request("a1"))
-    assert reading.shown() == [(Kind.WITHDRAWN, key(day=1), "on request", "ada")]
+    assert reading.shown() == [(Condition.HIDDEN, key(day=1), "on request", "ada")]
     record_verdict(ledger, demotion(ledger, key(day=2), "r1"))
-    assert reading.shown() == [(Kind.DEMOTED, key(day=2), "wrong account", "ada")]
+    assert reading.shown() == [(Condition.HIDDEN, key(day=2), "wrong account", "ada")]
     reject(ledger, key(day=3), "r1")
     ledger.actions.execute(Action.MARK_TERMINAL, [key(day=3)], action_request("a3"))
-    assert reading.shown() == [(Kind.TERMINAL, key(day=3), "on request", "ada")]
+    assert reading.shown() == [(Incident.TERMINAL, key(day=3), "on request", "ada")]
 
 
 def test_restored_day_is_left_out(ledger: Ledger, reading: Reading) -> None:
@@ -193,8 +193,8 @@ def test_parked_account_and_query(ledger: Ledger, reading: Reading) -> None:
     ledger.actions.park(parking, action_request("a1"))
     facts = list(of_parkings(reading.finder.list_parkings().values()))
     assert [(fact.kind, fact.subject, fact.reason) for fact in facts] == [
-        (Kind.PARKED, f"account {key().customer_id}", "customer_not_enabled: the account is closed"),
-        (Kind.PARKED, "query search_terms", "operator: too big"),
+        (Condition.PARKED, f"account {key().customer_id}", "customer_not_enabled: the account is closed"),
+        (Condition.PARKED, "query search_terms", "operator: too big"),
     ]
     before = set(reading.finder.list_parkings())
     ledger.actions.release(parking, action_request("a2"))
@@ -212,7 +212,7 @@ def test_hold_that_lasts_an_hour(ledger: Ledger, reading: Reading) -> None:
     told = reading.finder.list_holds(later)
     assert told.keys() == reading.finder.list_holds(later + timedelta(hours=2)).keys()
     (fact,) = of_holds(told.values())
-    assert (fact.kind, fact.subject) == (Kind.ON_HOLD, "source google_ads")
+    assert (fact.kind, fact.subject) == (Incident.ON_HOLD, "source google_ads")
     assert fact.reason.endswith("ads-pipeline state release --source google_ads --reason TEXT")
     ledger.actions.release(Parking(source="google_ads", scope="source", name="google_ads"), action_request("a9"))
     assert reading.finder.list_holds(later) == {}
@@ -223,13 +223,13 @@ def test_run_that_cannot_be_loaded_is_a_fact_once(ledger: Ledger, reading: Readi
     accepted_runs(ledger, [key(day=1), key(day=2)])
     for _hour in range(2):
         ledger.loads.record_failed({run(key(day=1), "r1"): "its payload is gone"})
-    assert reading.shown() == [(Kind.LOAD_FAILED, key(day=1), UNREADABLE, "")]
+    assert reading.shown() == [(Condition.BLOCKED, key(day=1), GapReason.UNLOADABLE, "")]
     ledger.loads.record_failed({run(key(day=each), "r1"): "its payload is gone" for each in (1, 2)})
     accepted_runs(ledger, [key(day=2)], "r2")
     assert reading.shown() == []
 
 
-@pytest.mark.parametrize(("status", "kinds"), [(RunStatus.FAILED, [Kind.RUN_DIED]), (RunStatus.CANCELLED, [])])
+@pytest.mark.parametrize(("status", "kinds"), [(RunStatus.FAILED, [Incident.RUN_DIED]), (RunStatus.CANCELLED, [])])
 def test_dead_run_is_a_fact_once(url: str, reading: Reading, status: RunStatus, kinds: Sequence[Kind]) -> None:
     """With the number of sealed runs that it left without a verdict. A run that somebody cancelled is none."""
     origin = EventOrigin(engine_run_id="run-1", plan_version=PLAN_VERSION, engine_run_ref={"job": "j"})
@@ -272,8 +272,8 @@ def test_day_is_overdue_once_when_its_deadline_passes(ledger: Ledger, reading: R
     assert list(reading.finder.of_deadlines(deadline - timedelta(hours=2), deadline - timedelta(seconds=1))) == []
     facts = list(reading.finder.of_deadlines(deadline - timedelta(seconds=1), deadline))
     assert {(fact.kind, fact.key, fact.reason) for fact in facts} == {
-        (Kind.OVERDUE, key("1", day=28), "no run arrived"),
-        (Kind.OVERDUE, search_terms, "no run arrived"),
+        (Condition.LATE, key("1", day=28), "no run arrived"),
+        (Condition.LATE, search_terms, "no run arrived"),
     }
     assert list(reading.finder.of_deadlines(deadline, deadline + timedelta(hours=2))) == []
     parking = Parking(source="google_ads", scope="query", name="search_terms", error_class="operator", why="too big")
@@ -298,7 +298,7 @@ def test_run_without_a_contract_is_blocked_and_told_at_its_deadline(ledger: Ledg
     reason = "no contract judges its run: schema_version 9"
     found = finder.list_blocked(NOW)
     assert {cause: [(fact.kind, fact.key, fact.reason) for fact in facts] for cause, facts in found.items()} == {
-        f"campaign_daily: {reason}": [(Kind.BLOCKED, partition, reason)]
+        f"campaign_daily: {reason}": [(Condition.BLOCKED, partition, reason)]
     }
     deadline = datetime(2026, 3, 1, 12, tzinfo=UTC)
     told = {fact.key: fact for fact in finder.of_deadlines(deadline - timedelta(seconds=1), deadline)}

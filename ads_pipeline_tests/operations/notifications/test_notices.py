@@ -10,11 +10,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
+from ads_pipeline.domain.days.conditions import NEEDS_OPERATOR, Condition
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.operations.notifications.notices import (
     KINDS,
     MAX_NOTICES,
     Fact,
+    Incident,
     Kind,
     Notice,
     compose_message,
@@ -27,7 +29,7 @@ MARKDOWN = MarkdownIt("commonmark").enable(["strikethrough", "table"])
 
 
 def fact(
-    customer: int = 1, day: int = 0, *, kind: Kind = Kind.REJECTED, query: str = "campaign_daily", **more: str
+    customer: int = 1, day: int = 0, *, kind: Kind = Condition.REJECTED, query: str = "campaign_daily", **more: str
 ) -> Fact:
     key = PartitionKey(
         source="google_ads",
@@ -38,7 +40,7 @@ def fact(
     return Fact.of_partition(kind, key, more.pop("occurrence", "o"), **more)
 
 
-def other(subject: str, kind: Kind = Kind.PARKED, reason: str = "") -> Fact:
+def other(subject: str, kind: Kind = Condition.PARKED, reason: str = "") -> Fact:
     return Fact(kind=kind, subject=subject, occurrence="o", reason=reason)
 
 
@@ -48,14 +50,14 @@ partition_facts = st.sampled_from(["", "bad", "worse"]).flatmap(
         fact,
         st.integers(1, 4),
         st.integers(0, 9),
-        kind=st.sampled_from([Kind.REJECTED, Kind.OVERDUE, Kind.WITHDRAWN]),
+        kind=st.sampled_from([Condition.REJECTED, Condition.LATE, Condition.HIDDEN]),
         query=st.sampled_from(["campaign_daily", "search_terms"]),
         reason=st.just(reason),
         occurrence=st.just(f"because {reason}"),
     )
 )
 other_facts = st.builds(
-    other, st.sampled_from(["account 1", "account 2"]), st.sampled_from([Kind.PARKED, Kind.RUN_DIED])
+    other, st.sampled_from(["account 1", "account 2"]), st.sampled_from([Condition.PARKED, Incident.RUN_DIED])
 )
 many_facts = st.lists(st.one_of(partition_facts, other_facts), max_size=40)
 limits = st.sampled_from([0, 3, MAX_NOTICES])
@@ -208,13 +210,14 @@ def test_text_of_an_operator_stays_readable() -> None:
     assert message["facts"][0]["reason"] == "<!channel> `rm` & \\x1b[31m"
 
 
-def test_kinds_are_described_in_their_order() -> None:
-    """Every kind has a text, the most urgent first."""
-    assert list(KINDS) == list(Kind)
+def test_every_condition_that_needs_an_operator_is_a_kind() -> None:
+    """The most urgent first. Every incident has a text too."""
+    assert [kind for kind in KINDS if kind in NEEDS_OPERATOR] == list(NEEDS_OPERATOR)
+    assert {*NEEDS_OPERATOR, *Incident} < set(KINDS)
 
 
 @pytest.mark.parametrize(
-    "kind", sorted(set(Kind) - {Kind.PARKED, Kind.ON_HOLD, Kind.RUN_DIED, Kind.DISCOVERY_FAILED})
+    "kind", sorted(set(KINDS) - {Condition.PARKED, Incident.ON_HOLD, Incident.RUN_DIED, Incident.DISCOVERY_FAILED})
 )
 def test_next_command_names_the_days(kind: Kind) -> None:
     """One day is explained. Several are listed, of all customers when they are many."""
@@ -226,7 +229,7 @@ def test_next_command_names_the_days(kind: Kind) -> None:
     assert several.next_command.endswith(" --query campaign_daily --since 2026-03-01 --until 2026-03-01")
 
 
-@pytest.mark.parametrize("kind", [Kind.PARKED, Kind.ON_HOLD, Kind.RUN_DIED])
+@pytest.mark.parametrize("kind", [Condition.PARKED, Incident.ON_HOLD, Incident.RUN_DIED])
 def test_notices_about_other_subjects_name_them(kind: Kind) -> None:
     """Accounts, queries and runs have no days."""
     (notice,) = group_facts([other(subject, kind) for subject in ("x", "y")])

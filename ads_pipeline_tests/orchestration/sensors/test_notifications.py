@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
+from ads_pipeline.domain.days.conditions import Condition
 from ads_pipeline.domain.fetching.quota import Hold
 from ads_pipeline.domain.fetching.retry_forecast import Parking
 from ads_pipeline.domain.partition import PartitionKey
@@ -25,7 +26,7 @@ from ads_pipeline.ledger.events.completed_runs import RunCompletionLog
 from ads_pipeline.ledger.events.event_log import PLAN_VERSION
 from ads_pipeline.ledger.events.new_events import LogPosition
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.operations.notifications.notices import Kind
+from ads_pipeline.operations.notifications.notices import KINDS, Incident
 from ads_pipeline.operations.notifications.outbox import BLOCKED_INTERVAL, LONGEST_DELAY, Outbox, Pending
 from ads_pipeline.orchestration.sensors.notifications import (
     INTERVAL_SECONDS,
@@ -146,10 +147,11 @@ def test_each_kind_arrives_once(deployment: Deployment, server: WebhookServer, t
         deployment.ledger,
         EventOrigin(engine_run_id="run-1", plan_version=PLAN_VERSION, engine_run_ref={"job": "j"}),
     )
-    accepted_runs(ledger, [key(1), key(2), key(3), key(4, 2), key(7)])
+    accepted_runs(ledger, [key(1), key(2), key(3), key(4, 2), key(7), key(11)])
     ledger.loads.record_failed({run(key(7), "r1"): "its payload is gone"})
-    publish_runs(ledger, run(key(1), "r1"), run(key(2), "r1"), run(key(3), "r1"))
+    publish_runs(ledger, *(run(key(each), "r1") for each in (1, 2, 3, 11)))
     ledger.registrations.register(sealed_runs(run(key(8), "r1"), schema_version="9"))  # blocked
+    ledger.registrations.register(sealed_runs(run(key(11), "r2"), schema_version="9"))  # blocked_rerun
     ledger.accounts.record_failure("google_ads", "no account is visible")
     tomorrow = deployment.clock.now + timedelta(days=1)  # of another customer: days that wait for it are not overdue
     with Ledger.opened(deployment.location.settings.database_url, clock=deployment.clock) as timed:
@@ -167,14 +169,14 @@ def test_each_kind_arrives_once(deployment: Deployment, server: WebhookServer, t
     RunCompletionLog(ledger.engine).complete_run(origin, RunStatus.FAILED, reason="lost")
     deployment.clock.tick(timedelta(hours=3))  # the deadline of customer 4's yesterday passes
     deployment.tick(4)
-    assert {fact["kind"] for fact in server.facts} == set(Kind)
+    assert {fact["kind"] for fact in server.facts} == set(KINDS) - {Condition.MISSING}  # it was late before
     keys = [fact["idempotency_key"] for fact in server.facts]
     assert len(set(keys)) == len(keys)
     cli = CommandLine(home=tmp_path / "home")
     for fact in server.facts:
         _program, *arguments = shlex.split(fact["next_command"])
         done = cli.run(*arguments)
-        if fact["kind"] == Kind.DISCOVERY_FAILED:  # it calls Google, for which this home has no credentials
+        if fact["kind"] == Incident.DISCOVERY_FAILED:  # it calls Google, for which this home has no credentials
             assert (done.code, "ADS_PIPELINE_GOOGLE_ADS" in done.err) == (78, True)
             continue
         assert (done.code, done.err) == (0, ""), fact["next_command"]
@@ -335,7 +337,7 @@ def test_blocked_day_is_sent_once(deployment: Deployment, server: WebhookServer)
         stuck = sealed_runs(run(key(number), "r1"), schema_version=version)
         deployment.ledger.registrations.register(stuck)
         deployment.tick(2 + BLOCKED_INTERVAL // INTERVAL)
-    sent = [fact for fact in server.facts if fact["kind"] == Kind.BLOCKED]
+    sent = [fact for fact in server.facts if fact["kind"] == Condition.BLOCKED]
     reason = "no contract judges its run: schema_version "
     assert [(fact["customer_ids"], fact["reason"]) for fact in sent] == [
         (["1"], f"{reason}9"),

@@ -12,7 +12,7 @@ from typing import Annotated, Final
 
 import typer
 
-from ads_pipeline.domain.days.conditions import NEEDS_OPERATOR, QUIET_CONDITIONS, Condition
+from ads_pipeline.domain.days.conditions import NEEDS_OPERATOR, Condition, NextActor, conditions_of
 from ads_pipeline.domain.errors import BadCommand
 from ads_pipeline.domain.quoting import count_of
 from ads_pipeline.domain.transitions import Status
@@ -33,7 +33,7 @@ from ads_pipeline.operations.cli.state.recorded import StateLists, count_statuse
 from ads_pipeline.settings.environment import Settings
 
 # Days that the list of work only counts, because nobody has to act on them.
-UNLISTED: Final = (*QUIET_CONDITIONS, Condition.UNRECOVERABLE)
+UNLISTED: Final = conditions_of(NextActor.DECIDED, NextActor.GIVEN_UP)
 PARKED_COLUMNS: Final = (
     Column("what", lambda row: "account" if row["scope"] == "customer" else row["scope"]),
     Column("name", "name", wrap=True),

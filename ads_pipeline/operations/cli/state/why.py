@@ -151,11 +151,11 @@ def _summary(report: PartitionReport) -> Table:
 
 def _describe_condition(day: DayCondition) -> str:
     if not day.is_expected:
-        return day.text.label.lower()
+        return day.entry.label.lower()
     if day.acknowledged:
-        return f"{day.text.label.lower()}: {day.acknowledged}"
+        return f"{day.entry.label.lower()}: {day.acknowledged}"
     operator = f", by {day.operator}" if day.operator else ""
-    return f"{day.text.label.lower()} since {format_instant(day.since)}{operator}"
+    return f"{day.entry.label.lower()} since {format_instant(day.since)}{operator}"
 
 
 def _describe_visible_run(report: PartitionReport) -> str:
