@@ -16,7 +16,15 @@ from itertools import compress
 from typing import Any, Final
 
 from ads_pipeline.domain.batches import split_batches
-from ads_pipeline.domain.days.settlement import DayLimits, closes_at, find_zone, is_known_zone, is_provisional
+from ads_pipeline.domain.days.settlement import (
+    DayLimits,
+    ReportState,
+    closes_at,
+    find_report_state,
+    find_zone,
+    is_known_zone,
+    settles_at,
+)
 from ads_pipeline.domain.errors import AdsPipelineError, BadJson, FieldRefused, RawUnavailable, StreamRefused
 from ads_pipeline.domain.fetching.outages import SOURCE_UNAVAILABLE, TIMED_OUT, TRANSIENT
 from ads_pipeline.domain.partition import Run
@@ -175,6 +183,7 @@ class RangeStreams:
             time_zone=request.time_zone if is_known_zone(request.time_zone) else None,
             currency_code=currency if _CURRENCY.fullmatch(currency) else None,
         )
+        state = find_report_state(facts.started_at, settles_at(day, zone, request.lookback_days))
         extraction: Mapping[str, Any] = {
             "tool": "google-ads",
             "tool_version": self._tool_version,
@@ -182,7 +191,7 @@ class RangeStreams:
             "range": [request.fetch_range.since.isoformat(), request.fetch_range.until.isoformat()],
             "query_resource_consumption": facts.consumption,
             "day_closed_at": closes_at(day, zone, request.limits).isoformat(),
-            "provisional": is_provisional(day, zone, request.lookback_days, facts.started_at),
+            "provisional": state is ReportState.PROVISIONAL,
             "lookback_days": request.lookback_days,
             "login_customer_id": request.login_customer_id,
             "unknown_enum_values": flattener.unknown_values,

@@ -7,15 +7,9 @@ from typing import NamedTuple
 
 import pytest
 
-from ads_pipeline.domain.days.conditions import (
-    CONDITIONS,
-    NEEDS_OPERATOR,
-    QUIET_CONDITIONS,
-    Condition,
-    GapReason,
-    ReportState,
-)
+from ads_pipeline.domain.days.conditions import CONDITIONS, NEEDS_OPERATOR, QUIET_CONDITIONS, Condition, GapReason
 from ads_pipeline.domain.days.materialization_status import AttemptOutcome, DisplayStatus, StaleReason
+from ads_pipeline.domain.days.settlement import ReportState
 from ads_pipeline.domain.fetching.retry_policy import PARKING_SCOPES, ErrorPolicy, TerminalReason
 from ads_pipeline.domain.run_snapshots import TERMINAL_STATUSES, RunStatus, StepStatus
 from ads_pipeline.domain.transitions import Status

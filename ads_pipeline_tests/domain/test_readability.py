@@ -15,12 +15,12 @@ from ads_pipeline.domain.days.conditions import (
     READABLE_CONDITIONS,
     Condition,
     GapReason,
-    ReportState,
     urgency,
 )
 from ads_pipeline.domain.days.day_facts import Acknowledgement, DayFacts, Withdrawal
 from ads_pipeline.domain.days.expectation import Expectation
 from ads_pipeline.domain.days.readability import IN_PROGRESS_LIMIT, ParkedSource, describe_day, find_condition
+from ads_pipeline.domain.days.settlement import ReportState
 from ads_pipeline.domain.fetching.retry_policy import OUT_OF_REACH
 from ads_pipeline.domain.reason import Problem, Reason
 from ads_pipeline.domain.transitions import Outcome, Status

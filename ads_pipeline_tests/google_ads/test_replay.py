@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 from pyspark.sql import SparkSession
 
-from ads_pipeline.domain.days.conditions import ReportState
+from ads_pipeline.domain.days.settlement import ReportState
 from ads_pipeline.domain.fetching.account import Account
 from ads_pipeline.domain.fetching.retry_policy import RetryPolicy
 from ads_pipeline.domain.partition import PartitionKey

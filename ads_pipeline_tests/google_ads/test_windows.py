@@ -9,14 +9,15 @@ import pytest
 from ads_pipeline.domain.days.settlement import (
     LAST_ZONE,
     DayLimits,
+    ReportState,
     closes_at,
     day_end,
+    find_report_state,
     find_zone,
     first_day_in_reach,
     is_closed,
     is_known_zone,
     is_out_of_reach,
-    is_provisional,
     settles_at,
 )
 
@@ -78,8 +79,9 @@ def test_report_is_provisional_until_its_lookback_has_passed() -> None:
     zone, day = ZoneInfo("America/Los_Angeles"), date(2026, 10, 7)
     settled = utc(2026, 11, 8, 8)  # standard time by then would be 8:00; the day itself ended at 7:00 UTC
     assert settles_at(day, zone, 30) == settled - timedelta(hours=1)
-    assert is_provisional(day, zone, 30, settles_at(day, zone, 30) - SECOND)
-    assert not is_provisional(day, zone, 30, settles_at(day, zone, 30))
+    final = settles_at(day, zone, 30)
+    assert find_report_state(final - SECOND, final) is ReportState.PROVISIONAL
+    assert find_report_state(final, final) is ReportState.SETTLED
     assert settles_at(day, zone, 0) == day_end(day, zone) + timedelta(days=1)
 
 

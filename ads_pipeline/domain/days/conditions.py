@@ -208,13 +208,6 @@ class GapReason(StrEnum):
     OUT_OF_REACH = "the source no longer serves it"
 
 
-class ReportState(StrEnum):
-    """Whether the source may still change the figures of a readable day."""
-
-    PROVISIONAL = "provisional"
-    SETTLED = "settled"
-
-
 def count_unreadable(unreadable: int, expected: int) -> str:
     """One sentence: how many of the expected days readers do not get."""
     if expected == 0:

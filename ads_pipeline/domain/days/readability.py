@@ -15,10 +15,10 @@ from ads_pipeline.domain.days.conditions import (
     Condition,
     ConditionEntry,
     GapReason,
-    ReportState,
 )
 from ads_pipeline.domain.days.day_facts import Acknowledgement, DayFacts
 from ads_pipeline.domain.days.expectation import Expectation
+from ads_pipeline.domain.days.settlement import ReportState, find_report_state
 from ads_pipeline.domain.fetching.quota import QUOTA_EXHAUSTED
 from ads_pipeline.domain.fetching.retry_policy import OUT_OF_REACH
 from ads_pipeline.domain.quoting import printable
@@ -183,8 +183,7 @@ def find_report(
         return None
     if condition not in READABLE_CONDITIONS:
         return None
-    is_settled = facts.extracted_at >= expectation.settles_at(day)
-    return ReportState.SETTLED if is_settled else ReportState.PROVISIONAL
+    return find_report_state(facts.extracted_at, expectation.settles_at(day))
 
 
 def _describe_reach(facts: DayFacts | None, day: date, expectation: Expectation) -> str:

@@ -6,6 +6,7 @@ Pure functions of the zone, the lookback and a given time; nothing here reads a 
 
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
+from enum import StrEnum
 from functools import lru_cache
 from typing import Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -13,6 +14,13 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 LAST_ZONE: Final = timezone(timedelta(hours=-12))  # the last zone in which a day ends
 ONE_DAY: Final = timedelta(days=1)
 _LAST_DAY: Final = date.max - 2 * ONE_DAY  # its end is within the calendar in every zone
+
+
+class ReportState(StrEnum):
+    """Whether the source may still change the figures of a readable day."""
+
+    PROVISIONAL = "provisional"
+    SETTLED = "settled"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,9 +73,9 @@ def settles_at(day: date, zone: tzinfo, lookback_days: int) -> datetime:
     return day_end(day, zone) + timedelta(days=lookback_days) + ONE_DAY
 
 
-def is_provisional(day: date, zone: tzinfo, lookback_days: int, extracted_at: datetime) -> bool:
-    """Whether a report that was extracted then may still change."""
-    return extracted_at < settles_at(day, zone, lookback_days)
+def find_report_state(extracted_at: datetime, settled_from: datetime) -> ReportState:
+    """The state of a report that was extracted at a time, where reports from `settled_from` on are final."""
+    return ReportState.PROVISIONAL if extracted_at < settled_from else ReportState.SETTLED
 
 
 @lru_cache(maxsize=1_000)

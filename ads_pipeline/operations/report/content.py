@@ -8,15 +8,11 @@ from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from typing import Final, NamedTuple
 
-from ads_pipeline.domain.days.conditions import (
-    CONDITIONS,
-    READABLE_CONDITIONS,
-    Condition,
-    ReportState,
-)
+from ads_pipeline.domain.days.conditions import CONDITIONS, READABLE_CONDITIONS, Condition
 from ads_pipeline.domain.days.day_facts import Acknowledgement, DayFacts
 from ads_pipeline.domain.days.expectation import Expectation
 from ads_pipeline.domain.days.readability import DayCondition, ParkedSource, describe_day, find_condition, find_report
+from ads_pipeline.domain.days.settlement import ReportState
 from ads_pipeline.domain.fetching.retry_policy import RetryPolicy
 from ads_pipeline.domain.partition import PartitionKey, days_between
 from ads_pipeline.ledger.ledger import LedgerReader

@@ -14,7 +14,8 @@ from dataclasses import fields
 from importlib.resources import files
 from typing import Any, Final
 
-from ads_pipeline.domain.days.conditions import CONDITIONS, READABLE_CONDITIONS, Condition, ReportState
+from ads_pipeline.domain.days.conditions import CONDITIONS, READABLE_CONDITIONS, Condition
+from ads_pipeline.domain.days.settlement import ReportState
 from ads_pipeline.operations.report.content import REPORT_LETTERS, ReportContent
 
 # The color of each condition on light and on dark pages; they differ in brightness too.

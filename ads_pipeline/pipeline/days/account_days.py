@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import Final
 
-from ads_pipeline.domain.days.conditions import ReportState
 from ads_pipeline.domain.days.settlement import (
     DayLimits,
+    ReportState,
     closes_at,
     day_end,
     find_zone,

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from ads_pipeline.domain.batches import split_batches
 from ads_pipeline.domain.days.materialization_status import FreshnessPolicy, StaleReason
-from ads_pipeline.domain.days.settlement import find_zone, settles_at
+from ads_pipeline.domain.days.settlement import ReportState, find_report_state, find_zone, settles_at
 from ads_pipeline.domain.fetching.account import Account
 from ads_pipeline.domain.fetching.retry_forecast import ScheduledRetry
 from ads_pipeline.domain.fetching.retry_policy import RetryPolicy
@@ -137,8 +137,10 @@ class DueDays:
             }
             for customer, day, extracted_at in self.ledger.days.extracted_before(source, query_name, times):
                 key = PartitionKey(source=source, customer_id=customer, query_name=query_name, logical_date=day)
-                if customer in customers and extracted_at < self.days.settles_at(key) <= now:
-                    found[customer][day] = self.days.settles_at(key)
+                settled_from = self.days.settles_at(key)
+                is_provisional = find_report_state(extracted_at, settled_from) is ReportState.PROVISIONAL
+                if customer in customers and is_provisional and settled_from <= now:
+                    found[customer][day] = settled_from
         oldest = now.date() - timedelta(days=max(lookbacks, default=0) + CATCH_UP_DAYS)
         for key in self.ledger.retry_queue.list_failed_rereads(source, query_name, oldest):
             found[key.customer_id].setdefault(key.logical_date, None)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ads_pipeline.domain.days.conditions import ReportState
+from ads_pipeline.domain.days.settlement import ReportState
 from ads_pipeline.domain.fetching.account import Account
 from ads_pipeline.domain.fetching.fetch_results import FailedFetch
 from ads_pipeline.domain.fetching.retry_policy import RetryPolicy
