@@ -15,7 +15,6 @@ from typing import Any, Final
 from ads_pipeline.domain.quoting import printable
 
 ROOT: Final = "ads_pipeline"
-FORMATS: Final = ("text", "json")
 
 
 class LogEvent(StrEnum):

@@ -32,7 +32,7 @@ class Figures:
         return (self.rows, self.measures) != (other.rows, other.measures)
 
     def is_restated_by(self, newer: "Figures") -> bool:
-        """Whether another run with other figures got authority after this one."""
+        """True if another run with other figures got authority after this one."""
         return self.run_id != newer.run_id and self.differs(newer)
 
     @property

@@ -1,4 +1,4 @@
-"""Why a run was rejected: the value that goes from the validator to the screen, its JSON, and its text.
+"""The reason of a rejection: the value that goes from the validator to the screen, its JSON, and its text.
 
 The validator decides which values of a payload a sample may show. `str(reason)` is the only text of a reason.
 """
@@ -71,7 +71,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
-    """Why a run was rejected. With `operator`, a person demoted it, and the rule is the text of that person.
+    """The reason of a rejection. With `operator`, a person demoted the run, and the rule is the text of that person.
 
     Problems beyond the limits are left out.
     """

@@ -113,7 +113,7 @@ def _join(rectangle: Rectangle, stretch: Rectangle) -> Rectangle | None:
 
 
 def _continues(rectangle: Rectangle, stretch: Rectangle) -> bool:
-    """Whether exact ranges would need no further run for the stretch."""
+    """True if exact ranges would need no further run for the stretch."""
     same_customers = (rectangle.first, rectangle.last) == (stretch.first, stretch.last)
     return same_customers and stretch.since <= rectangle.until + 1 and stretch.due.keys() <= rectangle.due.keys()
 

@@ -31,7 +31,7 @@ class Outcome(StrEnum):
 
 
 class Effect(StrEnum):
-    """What a verdict did to the partition; stored with the attempt, so that history needs no replay."""
+    """The effect of a verdict on the partition; stored with the attempt, so that history needs no replay."""
 
     PROMOTED = "promoted"  # the run got authority
     CONFIRMED = "confirmed"  # the run had authority and keeps it
@@ -61,7 +61,7 @@ class Action(StrEnum):
 
 
 class MessageRule(StrEnum):
-    """How a transition changes the error message."""
+    """The change of the error message in a transition."""
 
     KEEP = "keep"
     CLEAR = "clear"
@@ -241,7 +241,7 @@ def transition_for(status: Status | None, action: Action, *, partition: object) 
 
 
 def advice_for(status: Status | None, action: Action) -> str:
-    """What to do instead where the table does not allow this action in this status; empty where it does."""
+    """The advice where the table does not allow this action in this status; empty where it does."""
     return "" if (status, action) in TRANSITIONS else _ADVICE.get(action, "")
 
 

@@ -18,7 +18,7 @@ _RESERVED_SUFFIXES: Final = (CURRENT_SUFFIX, "_latest", "_history", "_settled")
 
 
 def find_view_problem(query_name: str) -> str | None:
-    """Why no query may have this name; None when it may."""
+    """The reason why no query may have this name; None when it may."""
     if query_name in _RESERVED_VIEWS:
         return f"the name {query_name} is reserved for a view of the warehouse"
     suffix = next((each for each in _RESERVED_SUFFIXES if query_name.endswith(each)), None)
@@ -26,7 +26,7 @@ def find_view_problem(query_name: str) -> str | None:
 
 
 def find_column_problem(column: str) -> str | None:
-    """Why no contract may declare this column beside the date and the customer; None when it may.
+    """The reason why no contract may declare this column beside the date and the customer; None when it may.
 
     Readers of Delta compare names without regard to case.
     """

@@ -21,7 +21,7 @@ def spend(
     repeat: str,
     parked_names: Mapping[str, str] | None = None,
 ) -> _T | Fault:
-    """What the call returns, or the fault that it ended with, or that there was no operation for it.
+    """Return the result of the call, or the fault that it ended with, or that there was no operation for it.
 
     `repeat` is the command that makes the call again, `parked_names` what the caller parks for a refusal. An answer
     that the client cannot read is a fault as well.

@@ -42,7 +42,7 @@ class Clients:
         is_single_day: bool = False,
         repeat: str = "",
     ) -> RequestContext:
-        """What the message of a failed request needs: what a failure parks, or the command that asks again."""
+        """The facts for the message of a failed request: what a failure parks, or the command that asks again."""
         scrub = self._configuration.scrubber
         client = self._clients.get(login_customer_id)
         return RequestContext(

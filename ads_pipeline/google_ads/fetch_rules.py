@@ -24,7 +24,7 @@ from ads_pipeline.settings.query_file import Query
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchRules:
-    """What decides whether and how a partition is fetched: accounts, parkings, queries and limits of days.
+    """The facts that decide whether and how a partition is fetched: accounts, parkings, queries and limits of days.
 
     `find_parking` returns why a partition's account, query or source is parked, or None. `find_refusal` returns the
     fault for which it was parked at a time or later. `lookback_days` returns after how many days a report of this
@@ -54,7 +54,7 @@ class FetchRules:
         return self.logins.get(key.customer_id) or found or self.default_login
 
     def find_skip(self, key: PartitionKey, now: datetime) -> SkippedFetch | None:
-        """Why the partition is not fetched now; None when it is."""
+        """The reason why the partition is not fetched now; None when it is."""
         if parking := self.find_parking(key):
             return SkippedFetch(key=key, reason=parking)
         account = self.find_account(key)

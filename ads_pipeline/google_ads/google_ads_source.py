@@ -68,7 +68,7 @@ SECONDS_BETWEEN_LOOKS: Final = 1.0  # at the fetches of other runs
 
 @dataclass(slots=True)
 class _Progress:
-    """What one call of `land` has done so far. `waiting` are the ranges that another run is fetching."""
+    """The progress of one call of `land`. `waiting` are the ranges that another run is fetching."""
 
     requested: frozenset[PartitionKey]
     shared: SharedSince | None
@@ -252,7 +252,7 @@ class GoogleAdsSource:
             self._handle(fetch_range, fault, progress, tries=tries - 1)
 
     def _find_end(self, progress: _Progress) -> Refused | None:
-        """Why nothing more is requested in this call; None while it has time."""
+        """The reason why nothing more is requested in this call; None while it has time."""
         now = self._clock()
         if now - progress.began_at <= FETCH_LIMIT:
             return None

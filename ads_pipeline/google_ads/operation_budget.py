@@ -41,7 +41,7 @@ class OperationLedger(Protocol):
 
 @dataclass(slots=True)
 class CallResult:
-    """What a caller learned of its call. Without a fault the call ended well.
+    """The facts that a caller learned of its call. Without a fault the call ended well.
 
     `outage` is set when the call has ended, if it was not answered because the source is away.
     """

@@ -14,7 +14,7 @@ class QueryValidator:
         self._clients, self._budget, self._source = clients, budget, source
 
     def find_fault(self, customer_id: str, login_customer_id: str | None, name: str, query: str) -> Fault | None:
-        """Why Google refuses the query for this account; None when it accepts it."""
+        """The fault with which Google refuses the query for this account; None when it accepts it."""
 
         def call(_result: CallResult) -> None:
             self._clients.validate(customer_id=customer_id, login_customer_id=login_customer_id, query=query)

@@ -65,7 +65,7 @@ class RangeRequest:
 
 @dataclass(slots=True)
 class StreamFacts:
-    """What is known of a request while it runs and afterwards."""
+    """The known facts of a request while it runs and afterwards."""
 
     started_at: datetime
     rows: int = 0
@@ -76,7 +76,7 @@ class StreamFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamResult:
-    """How a request ended: with the seals of all days and the notes in them, or with a fault and no seal."""
+    """The end of a request: the sealed runs of all days and the notes in them, or a fault and no run."""
 
     facts: StreamFacts
     seals: tuple[SealedRun, ...] = ()

@@ -1,1 +1,1 @@
-"""Where files are: storage, raw runs, the Delta tables of the warehouse, and their readers."""
+"""Files: storage, raw runs, the Delta tables of the warehouse, and their readers."""

@@ -13,7 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
-from ads_pipeline.domain.days.materialization_status import FreshnessPolicy, Tenancy
+from ads_pipeline.domain.days.materialization_status import Tenancy
 from ads_pipeline.domain.errors import BadName, BadSettings, Mistake
 from ads_pipeline.domain.fetching.retry_policy import RetryPolicy
 from ads_pipeline.domain.partition import NAME_RULES, validate_name
@@ -91,7 +91,7 @@ def _expand_user(text: str) -> Path:
 
 
 def is_postgres_url(text: str) -> bool:
-    """Whether every library reads this URL alike, and finds nothing to complain about that it would quote."""
+    """True if every library reads this URL alike, and finds nothing to complain about that it would quote."""
     return text.isprintable() and _POSTGRES_URL.fullmatch(text) is not None
 
 
@@ -154,11 +154,6 @@ class Settings:
         return self.postgres_url or sqlite_url(self.home / "ledger.db")
 
     @property
-    def freshness_policies(self) -> dict[str, FreshnessPolicy]:
-        """The freshness policy of each query, by query name."""
-        return {name: query.freshness_policy for name, query in self.google_apis.queries.items()}
-
-    @property
     def retry_policy(self) -> RetryPolicy:
         return self.google_apis.retries.policy
 
@@ -194,7 +189,7 @@ def sqlite_url(path: Path) -> str:
 
 
 def has_ledger(settings: Settings) -> bool:
-    """Whether a ledger in SQLite exists. One in Postgres is taken to exist, because only a connection can tell."""
+    """True if a ledger in SQLite exists. One in Postgres is taken to exist, because only a connection can tell."""
     return settings.postgres_url is not None or (settings.home / "ledger.db").exists()
 
 
@@ -275,7 +270,7 @@ def _find_query_file(named: str | None, home: Path) -> Path:
 
 
 def has_access_by_umask(environ: Mapping[str, str]) -> bool:
-    """Whether the umask alone decides who may open new files. Entry points pass it to `leave_access_to_umask`."""
+    """True if the umask alone decides who may open new files. Entry points pass it to `leave_access_to_umask`."""
     return environ.get("ADS_PIPELINE_FILE_ACCESS") == "umask"
 
 

@@ -42,7 +42,7 @@ class _Section(BaseModel):
 
 
 class CustomerSettings(_Section):
-    """What differs for one customer: `lookback_days` for all its queries, `queries` for single ones."""
+    """The settings of one customer: `lookback_days` for all its queries, `queries` for single ones."""
 
     login_customer_id: CustomerId | None = None
     lookback_days: LookbackDays | None = None

@@ -121,7 +121,7 @@ class Query(_Document):
 
     @property
     def due_after(self) -> timedelta:
-        """How long after its end, in UTC, a day should be readable."""
+        """The time after its end, in UTC, within which a day should be readable."""
         return self.due_after_hours * ONE_HOUR
 
     @property
@@ -171,7 +171,7 @@ class GoogleApis(_Document):
 
     @property
     def due_after(self) -> dict[str, timedelta]:
-        """How long after its end a day of each query is due, by query name."""
+        """The time after its end at which a day of each query is due, by query name."""
         return {name: query.due_after for name, query in self.queries.items()}
 
 

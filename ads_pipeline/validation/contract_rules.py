@@ -68,7 +68,7 @@ def encode_rules(contracts: Mapping[tuple[str, str], Rules]) -> str:
 
 
 def decode_rules(text: str) -> dict[tuple[str, str], Rules]:
-    """What `encode_rules` was given. A bound that is a list is one of allowed values."""
+    """Read the rules that `encode_rules` wrote. A bound that is a list is one of allowed values."""
     return {(each.pop("query_name"), each["schema_version"]): _decode(each) for each in json.loads(text)}
 
 

@@ -101,5 +101,5 @@ def _declare(field: str, kinds: Mapping[str, str] | None) -> str:
 
 
 def _identifies_row(field: str) -> bool:
-    """Whether rows of one day may differ in this field alone: ids, and every segment."""
+    """True if rows of one day may differ in this field alone: ids, and every segment."""
     return field.startswith("segments.") or re.fullmatch(r".*\.id|.*\.criterion_id", field) is not None

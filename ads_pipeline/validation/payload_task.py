@@ -55,7 +55,7 @@ class TaskRun(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """What was found in a run's payload. `reason` is JSON, or None when the run is accepted."""
+    """The findings in a run's payload. `reason` is JSON, or None when the run is accepted."""
 
     position: int
     rows: int
@@ -83,7 +83,7 @@ class RowSink(Protocol):
         ...
 
     def finish(self) -> Sequence[Mapping[str, Any]]:
-        """What became of the rows, for the driver, as JSON can carry it."""
+        """Report what became of the rows to the driver, as JSON can carry it."""
         ...
 
 

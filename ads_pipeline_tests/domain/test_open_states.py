@@ -7,7 +7,14 @@ from typing import NamedTuple
 
 import pytest
 
-from ads_pipeline.domain.days.conditions import CONDITIONS, NEEDS_OPERATOR, QUIET_CONDITIONS, Condition, GapReason
+from ads_pipeline.domain.days.conditions import (
+    CONDITIONS,
+    NEEDS_OPERATOR,
+    Condition,
+    GapReason,
+    NextActor,
+    conditions_of,
+)
 from ads_pipeline.domain.days.materialization_status import AttemptOutcome, DisplayStatus, StaleReason
 from ads_pipeline.domain.days.settlement import ReportState
 from ads_pipeline.domain.fetching.retry_policy import PARKING_SCOPES, ErrorPolicy, TerminalReason
@@ -120,7 +127,7 @@ def test_only_what_needs_an_operator_has_no_limit() -> None:
 def test_only_what_an_operator_decided_is_quiet() -> None:
     """A condition that an operator decided has no limit either, and needs nobody."""
     decided = {name for state in OPEN_STATES if state.within == DECIDED for name in state.names}
-    assert decided == set(QUIET_CONDITIONS)
+    assert decided == set(conditions_of(NextActor.DECIDED))
     assert not decided.intersection(NEEDS_OPERATOR)
 
 

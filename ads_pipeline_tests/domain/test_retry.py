@@ -193,7 +193,7 @@ def test_partial_day_of_max_age_rounds_up() -> None:
     assert reasons == [None, TerminalReason.TOO_OLD]
     decision = decide(failure(), policy, today=DAY + 2 * ONE_DAY)
     assert decision == Terminal(
-        reason=TerminalReason.TOO_OLD, explanation="2 days old; days from 2 days on are not retried"
+        reason=TerminalReason.TOO_OLD, explanation="the day is 2 days old; after 2 days nothing is retried"
     )
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from ads_pipeline.domain.days.conditions import CONDITIONS, QUIET_CONDITIONS, READABLE_CONDITIONS, Condition
+from ads_pipeline.domain.days.conditions import CONDITIONS, READABLE_CONDITIONS, Condition, NextActor
 from ads_pipeline_tests.healing.faults import NEED_A_PERSON, Faults
 from ads_pipeline_tests.healing.schedules import HOURS_OF_QUIET, Act
 from ads_pipeline_tests.healing.surfaces import Advice, Surfaces
@@ -177,7 +177,7 @@ def judge(world: World, surfaces: Surfaces) -> Iterator[str]:
         if name not in conditions:
             yield f"L1: {name} is expected, and no surface lists it"
     for name, condition in sorted(conditions.items()):
-        is_decided = condition in QUIET_CONDITIONS and name in world.quieted
+        is_decided = CONDITIONS[condition].next_actor is NextActor.DECIDED and name in world.quieted
         if is_decided or condition in READABLE_CONDITIONS or condition is Condition.UNRECOVERABLE:
             continue
         fields = surfaces.listed.get(name) or surfaces.recorded[name]

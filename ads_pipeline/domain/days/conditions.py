@@ -62,7 +62,7 @@ class ConditionEntry:
 
     @property
     def is_fine(self) -> bool:
-        """Whether nothing is to be explained or done."""
+        """True if nothing is to be explained or done."""
         return self.next_actor is NextActor.NOBODY
 
 
@@ -169,7 +169,6 @@ def conditions_of(*actors: NextActor) -> tuple[Condition, ...]:
 
 
 NEEDS_OPERATOR: Final = conditions_of(NextActor.OPERATOR)
-QUIET_CONDITIONS: Final = conditions_of(NextActor.DECIDED)
 READABLE_CONDITIONS: Final = frozenset(each for each, entry in CONDITIONS.items() if entry.has_rows)
 UNREADABLE_CONDITIONS: Final = frozenset(CONDITIONS) - READABLE_CONDITIONS - {Condition.NOT_EXPECTED}
 OVERDUE_CONDITIONS: Final = frozenset(each for each, entry in CONDITIONS.items() if entry.is_overdue)
@@ -190,7 +189,7 @@ def urgency(condition: Condition, day: date) -> tuple[int, int]:
 
 
 class GapReason(StrEnum):
-    """Why readers do not see a day. The values complete the sentence "missing because …"."""
+    """The reason why readers do not see a day. The values complete the sentence "missing because …"."""
 
     NOTHING_SEALED = "no run arrived"
     UNJUDGED = "a run awaits its verdict"

@@ -34,7 +34,7 @@ class Acknowledgement(NamedTuple):
 
 
 class DayFacts(NamedTuple):
-    """What the ledger records of one partition. A tuple, because there may be millions.
+    """The facts that the ledger records of one partition. A tuple, because there may be millions.
 
     The `newest_` fields describe the last verdict on the newest judged run. They are read only for partitions that
     failed or that have several attempts, and are None otherwise. `demotion` is the reason of a demotion that has
@@ -77,10 +77,10 @@ class DayFacts(NamedTuple):
 
     @property
     def awaits_verdict(self) -> bool:
-        """Whether the verdict on an unjudged run would decide what readers get."""
+        """True if the verdict on an unjudged run would decide what readers get."""
         return self.has_unjudged_run and (self.unjudged_is_newest or self.status is Status.PENDING)
 
     @property
     def is_demoted(self) -> bool:
-        """Whether an operator rejected the newest judged run."""
+        """True if an operator rejected the newest judged run."""
         return self.newest_reason is not None and self.newest_reason.error_class == DEMOTED

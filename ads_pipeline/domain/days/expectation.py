@@ -17,7 +17,7 @@ def end_in_utc(day: date) -> datetime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expectation:
-    """From which day the partitions of a customer and query are expected, and how long after its end a day is due.
+    """The expected days of a customer and query, and the time after its end at which a day is due.
 
     `single` are earlier days that were fetched: of the days since the first of these, the recorded ones are expected.
     `ends_at` gives the end of a day in the account's own zone. `first_in_reach` is the oldest day that the source
@@ -44,7 +44,7 @@ class Expectation:
         return self.ends_at(day + timedelta(days=FRESH_DAYS))
 
     def describe(self, day: date) -> str:
-        """When a day that is not expected will be expected."""
+        """Say when a day that is not expected will be expected."""
         if self.single and self.single[0] < day < self.first_day:
             last = max(each for each in self.single if each < day)
             regular = f"the regular ones, which began at {self.first_day}"
@@ -55,7 +55,7 @@ class Expectation:
         return f"the day is due at {self.deadline(day):%Y-%m-%d %H:%M} UTC"
 
     def is_expected(self, day: date, *, is_recorded: bool) -> bool:
-        """Whether the day will be due. An earlier day than the first expected one must be recorded."""
+        """True if the day will be due. An earlier day than the first expected one must be recorded."""
         return day >= self.first_day or (is_recorded and bool(self.single) and day >= self.single[0])
 
     def last_due_day(self, now: datetime) -> date:

@@ -1,4 +1,4 @@
-"""From which day on the days of a customer and query are expected, given the days that were fetched, and when.
+"""Finds the first expected day of a customer and query, given the days that were fetched, and when.
 
 A day counts as fetched when a run was sealed or a fetch failed. `readability` derives conditions from the answer.
 """
@@ -27,12 +27,12 @@ class ExpectedDays:
         return self.single[0] if self.single else self.first
 
     def count(self, since: date, until: date) -> int:
-        """How many days of a window are expected."""
+        """Count the expected days of a window."""
         singles = sum(since <= day <= until for day in self.single)
         return singles + (max(0, (until - max(self.first, since)).days + 1))
 
     def covers(self, day: date) -> bool:
-        """Whether the day is expected."""
+        """True if the day is expected."""
         return day >= self.first or day in self.single
 
 
@@ -61,17 +61,17 @@ def find_expected(fetched: Mapping[date, datetime]) -> ExpectedDays:
 
 
 def may_have_hole(recorded: int, first: date, last: date) -> bool:
-    """Whether a month without a fetch may lie between two days, of which so many are recorded."""
+    """True if a month without a fetch may lie between two days, of which so many are recorded."""
     return (last - first).days + 1 - recorded > LONGEST_HOLE
 
 
 def _is_fresh(day: date, fetched_at: datetime) -> bool:
-    """Whether the day was at most a month old when it was fetched."""
+    """True if the day was at most a month old when it was fetched."""
     return fetched_at.astimezone(UTC).date() - day <= timedelta(days=LONGEST_HOLE + 1)
 
 
 def _is_joined(day: date, later: date) -> bool:
-    """Whether at most a month without a fetch lies between two days."""
+    """True if at most a month without a fetch lies between two days."""
     return (later - day).days - 1 <= LONGEST_HOLE
 
 

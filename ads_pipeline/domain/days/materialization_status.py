@@ -19,7 +19,7 @@ RAW, WAREHOUSE = "raw", "warehouse"  # the two assets of a query
 
 
 class AttemptOutcome(StrEnum):
-    """How an attempt ended. A skipped step is not an attempt."""
+    """The end of an attempt. A skipped step is not an attempt."""
 
     SUCCEEDED = "SUCCEEDED"
     FAILED = "FAILED"
@@ -27,7 +27,7 @@ class AttemptOutcome(StrEnum):
 
 
 class StaleReason(StrEnum):
-    """Why a partition is stale. When several reasons hold, the first in this order is shown."""
+    """The reasons why a partition is stale. When several hold, the first in this order is shown."""
 
     FRESHNESS_POLICY = "FRESHNESS_POLICY"
     UPSTREAM_CHANGED = "UPSTREAM_CHANGED"
@@ -166,7 +166,7 @@ class CodeVersion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staleness:
-    """Why and since when a partition is stale. `reason` is the first of `reasons`; `since` is when it began."""
+    """The reasons why a partition is stale. `reason` is the first of `reasons`; `since` is when it began."""
 
     since: datetime
     reason: StaleReason
@@ -247,7 +247,7 @@ def find_staleness(
     code: CodeVersion | None,
     now: datetime,
 ) -> Staleness | None:
-    """Why and since when a partition is stale; None when it is current or was never materialized.
+    """Find why and since when a partition is stale; None when it is current or was never materialized.
 
     The row's `stale_since` and `stale_reason_code` are ignored: they hold the result of an earlier sweep.
     """

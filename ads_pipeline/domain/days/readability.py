@@ -1,4 +1,4 @@
-"""What readers get of a day, and what an operator should know about it: the condition of each expected partition.
+"""Finds the condition of each expected partition: what readers get of a day, and what an operator should know.
 
 Pure functions over facts that `ledger.state.days` reads. Every screen, check and report asks them.
 """
@@ -29,7 +29,7 @@ IN_PROGRESS_LIMIT: Final = timedelta(hours=6)
 
 
 class Blocker(NamedTuple):
-    """Why a run cannot go on without a person, since when it waits, and what it waits for."""
+    """The reason why a run cannot go on without a person, since when it waits, and what it waits for."""
 
     reason: GapReason
     since: datetime
@@ -93,13 +93,13 @@ class DayCondition:
 
     @property
     def is_rejected_rerun(self) -> bool:
-        """Whether the newest run was rejected while readers see an earlier one."""
+        """True if the newest run was rejected while readers see an earlier one."""
         is_acknowledged = self.condition is Condition.ACKNOWLEDGED_RERUN and self.blocked_by is None
         return is_acknowledged or self.condition is Condition.REJECTED_RERUN
 
     @property
     def reason(self) -> str:
-        """Why the day has this condition, to be shown beside the name of the condition."""
+        """The cause of the condition, to be shown beside its name."""
         return f"{self.acknowledged}; {self._cause}" if self.acknowledged else self._cause
 
     @property
@@ -115,7 +115,7 @@ class DayCondition:
 
     @property
     def explanation(self) -> str:
-        """Why readers do not see the day, as the end of a sentence."""
+        """The reason why readers do not see the day, as the end of a sentence."""
         return f"{self.gap}: {self.reason}" if self.gap is GapReason.REJECTED else self.reason
 
 
@@ -178,7 +178,7 @@ def _describe(
 def find_report(
     facts: DayFacts | None, day: date, condition: Condition, expectation: Expectation
 ) -> ReportState | None:
-    """Whether the source may still change the figures that readers see; None without them, or when it is unknown."""
+    """The state of the figures that readers see; None without them, or when it is unknown."""
     if facts is None or facts.extracted_at is None or expectation.settles_at is None:
         return None
     if condition not in READABLE_CONDITIONS:
@@ -193,7 +193,7 @@ def _describe_reach(facts: DayFacts | None, day: date, expectation: Expectation)
 
 
 def _explain(facts: DayFacts, gap: GapReason | None) -> tuple[datetime, str, str]:
-    """Since when the condition holds, the text of its cause, and the operator who caused it."""
+    """Find since when the condition holds, the text of its cause, and the operator who caused it."""
     if gap is GapReason.WITHDRAWN and facts.withdrawal is not None:
         operator, text, performed_at = facts.withdrawal
         return performed_at, printable(text), printable(operator)
@@ -259,7 +259,7 @@ def _find_requeued(facts: DayFacts, *, is_expected: bool) -> Condition:
 def _find_unfetched(
     facts: DayFacts | None, day: date, expectation: Expectation, now: datetime
 ) -> tuple[Condition, GapReason]:
-    """What the deadline decides of a day that waits for its first run, or for another one."""
+    """The condition that the deadline decides of a day that waits for its first run, or for another one."""
     if _find_end_of_wait(facts, expectation, now) is not None:
         return Condition.IN_PROGRESS, GapReason.QUOTA
     has_attempts = facts is not None and facts.attempt_count > 0
@@ -270,7 +270,7 @@ def _find_unfetched(
 
 
 def _find_end_of_wait(facts: DayFacts | None, expectation: Expectation, now: datetime) -> datetime | None:
-    """Until when a quota keeps the day from being fetched; None without one. A run has the limit to come after it."""
+    """The end of a quota that stops fetches of the day; None without one. A run has the limit to come after it."""
     ends = []
     if expectation.held_until is not None and (facts is None or facts.fetch_error_class in {None, QUOTA_EXHAUSTED}):
         ends.append(expectation.held_until)
@@ -285,13 +285,13 @@ def _find_gap(facts: DayFacts | None) -> GapReason:
 
 
 def _is_out_of_reach(facts: DayFacts | None, day: date, expectation: Expectation) -> bool:
-    """Whether the account's limit or the source itself says that the day cannot be fetched any more."""
+    """True if the account's limit or the source itself says that the day cannot be fetched any more."""
     is_refused = facts is not None and facts.fetch_error_class == OUT_OF_REACH
     return is_refused or day < expectation.first_in_reach
 
 
 def _find_recorded(facts: DayFacts) -> tuple[Condition, GapReason | None] | None:
-    """What the recorded verdicts and actions decide; None while only the deadline decides."""
+    """The condition that recorded verdicts and actions decide; None while only the deadline decides."""
     if facts.demotion is not None:
         return Condition.HIDDEN, GapReason.DEMOTING
     if facts.status is Status.SUCCESS:
@@ -312,7 +312,7 @@ def _find_readable(facts: DayFacts) -> Condition:
 
 
 def _find_blocker(facts: DayFacts, expectation: Expectation, now: datetime) -> Blocker | None:
-    """What keeps a run of the day from going on without a person; None while nothing does."""
+    """The reason why a run of the day cannot go on without a person; None when it can."""
     if facts.demotion is not None:
         return _find_overdue(GapReason.DEMOTING, facts.demotion_started_at, now)
     is_unloaded = facts.status is Status.SUCCESS and not (facts.is_published and facts.is_loaded)
@@ -333,7 +333,7 @@ def _find_blocker_of_load(facts: DayFacts, expectation: Expectation, now: dateti
 
 
 def _is_judgeable(version: str | None, expectation: Expectation) -> bool:
-    """Whether the validator can judge this version. A damaged run has none, and is rejected without a contract."""
+    """True if the validator can judge this version. A damaged run has none, and is rejected without a contract."""
     return version is None or expectation.has_contract(version)
 
 

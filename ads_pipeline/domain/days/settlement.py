@@ -1,4 +1,4 @@
-"""When a day of an account is closed, provisional, settled or out of reach.
+"""Computes when a day of an account is closed, provisional, settled or out of reach.
 
 Google Ads reads a date in the account's own time zone, and restates a day until its conversion window has passed.
 Pure functions of the zone, the lookback and a given time; nothing here reads a clock.
@@ -17,7 +17,7 @@ _LAST_DAY: Final = date.max - 2 * ONE_DAY  # its end is within the calendar in e
 
 
 class ReportState(StrEnum):
-    """Whether the source may still change the figures of a readable day."""
+    """The state of the figures of a readable day. The source may still change provisional ones."""
 
     PROVISIONAL = "provisional"
     SETTLED = "settled"
@@ -51,12 +51,8 @@ def day_end(day: date, zone: tzinfo) -> datetime:
 
 
 def closes_at(day: date, zone: tzinfo, limits: DayLimits) -> datetime:
-    """When the day's report is complete enough to be fetched."""
+    """The time from which on the day's report is complete enough to be fetched."""
     return day_end(day, zone) + limits.close_lag
-
-
-def is_closed(day: date, zone: tzinfo, limits: DayLimits, now: datetime) -> bool:
-    return now >= closes_at(day, zone, limits)
 
 
 def first_day_in_reach(zone: tzinfo, limits: DayLimits, now: datetime) -> date:
@@ -69,7 +65,7 @@ def is_out_of_reach(day: date, zone: tzinfo, limits: DayLimits, now: datetime) -
 
 
 def settles_at(day: date, zone: tzinfo, lookback_days: int) -> datetime:
-    """From when on a report of the day is final: conversions count on the day of their click, until the lookback."""
+    """The time from which on a report is final: conversions count on the day of their click, until the lookback."""
     return day_end(day, zone) + timedelta(days=lookback_days) + ONE_DAY
 
 

@@ -47,7 +47,7 @@ class Account:
 
     @property
     def parking_class(self) -> str | None:
-        """Why the account is not fetched; None when it is. Test accounts are always CLOSED and can be fetched.
+        """The error class that stops its fetches, or None. A test account is always CLOSED and can be fetched.
 
         The history of a suspended account may be readable, so it is tried.
         """

@@ -32,5 +32,5 @@ ERROR_TEXTS: Final[Mapping[str, str]] = MappingProxyType(
 
 
 def describe_error(error_class: str | None) -> str:
-    """What the class means, in words."""
+    """Describe the meaning of the class in words."""
     return ERROR_TEXTS.get(error_class, error_class) if error_class else "the cause is not known"

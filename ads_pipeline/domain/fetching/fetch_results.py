@@ -1,4 +1,4 @@
-"""What is requested together, and what a fetch leaves behind when it seals no run: a failure, or a skipped partition.
+"""The values of a request and of a fetch that seals no run: a backfill, a failure, or a skipped partition.
 
 The sealed runs themselves are in `raw`. `run_source.Landed` joins the three.
 """

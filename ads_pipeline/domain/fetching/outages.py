@@ -1,4 +1,4 @@
-"""Whether the source itself is away, and how its callers pause: a rule over the newest calls of all runs.
+"""Decides from the newest calls of all runs whether the source itself is away, and how its callers pause.
 
 A hold stops calls until a time. Then one call is granted, the probe, and the others wait for its outcome. A probe
 that the source answers lifts the hold; each probe that it does not answer makes the next pause longer.
@@ -40,7 +40,7 @@ class EndedCall:
 
     @property
     def is_unanswered(self) -> bool:
-        """Whether the source may have been away. A stream that had rows was only too long."""
+        """True if the source may have been away. A stream that had rows was only too long."""
         return self.outcome in UNANSWERED or (self.outcome == TIMED_OUT and not self.has_rows)
 
     @property
@@ -49,7 +49,7 @@ class EndedCall:
 
 
 def is_source_away(calls: Sequence[EndedCall], known_accounts: int) -> bool:
-    """Whether the newest call failed because the source is away. `calls` has the newest first.
+    """True if the newest call failed because the source is away. `calls` has the newest first.
 
     A fault that speaks of the source is enough, unless only this account has it. Of the faults that may concern one
     account, three accounts, or all that are known, must have one, and no call since may have been answered. With
@@ -66,12 +66,12 @@ def is_source_away(calls: Sequence[EndedCall], known_accounts: int) -> bool:
 
 
 def pause_after(failures: int) -> timedelta:
-    """How long no call is made after this many unanswered calls in a row."""
+    """The pause after this many unanswered calls in a row."""
     return PAUSES[min(max(failures, 1), len(PAUSES)) - 1]
 
 
 def _is_own_fault(calls: Sequence[EndedCall]) -> bool:
-    """Whether the account's last calls were not answered, while calls about other accounts in between were."""
+    """True if the account's last calls were not answered, while calls about other accounts in between were."""
     account = calls[0].customer_id
     own = [index for index, call in enumerate(calls) if call.customer_id == account][:OWN_CALLS]
     if account is None or len(own) < OWN_CALLS or not all(calls[index].is_unanswered for index in own):

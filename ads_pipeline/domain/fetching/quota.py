@@ -20,7 +20,7 @@ _SHARE_OF_ACCOUNTS: Final = 0.05  # what backfills leave to discovery, which wou
 
 
 class OperationKind(StrEnum):
-    """What a call asks for. Each costs one operation."""
+    """The purpose of a call. Each costs one operation."""
 
     REPORT = "report"
     ACCOUNTS = "accounts"
@@ -30,7 +30,7 @@ class OperationKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaLimits:
-    """How many operations a rolling day may have; None: any number. Fresh days alone may use the reserved share."""
+    """The most operations of a rolling day; None: any number. Fresh days alone may use the reserved share."""
 
     daily_operations: int | None = None
     reserved_for_fresh: float = 0.25
@@ -42,7 +42,7 @@ class QuotaLimits:
             raise ValueError(f"reserved_for_fresh: {self.reserved_for_fresh} must be at least 0 and at most 0.5")
 
     def limit_of(self, lane: Lane) -> int | None:
-        """How many operations of a rolling day the lane may use, at least one."""
+        """The most operations of a rolling day that the lane may use, at least one."""
         shared = self.limit_of_others
         if shared is None or lane is Lane.FRESH:
             return self.daily_operations
@@ -50,12 +50,12 @@ class QuotaLimits:
 
     @property
     def limit_of_others(self) -> int | None:
-        """How many operations of a rolling day all calls together may use that fetch no fresh day, at least one."""
+        """The most operations of a rolling day for all calls together that fetch no fresh day, at least one."""
         total = self.daily_operations
         return None if total is None else max(total - round(total * self.reserved_for_fresh), 1)
 
     def limit_for(self, operation: "Operation") -> int | None:
-        """How many operations other than for fresh days may have been used before this one; None: any number."""
+        """The most operations, without those for fresh days, that may have been used before this one; None: all."""
         if operation.is_for_fresh_days:
             return None
         return self.limit_of(Lane.BACKFILL) if operation.lane is Lane.BACKFILL else self.limit_of_others
@@ -75,7 +75,7 @@ class Operation:
 
     @property
     def is_for_fresh_days(self) -> bool:
-        """Whether it may use the share that is reserved. Questions about accounts and queries may not."""
+        """True if it may use the share that is reserved. Questions about accounts and queries may not."""
         return self.kind is OperationKind.REPORT and self.lane is Lane.FRESH
 
     def __post_init__(self) -> None:
@@ -124,7 +124,7 @@ class SharedSince:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationOutcome:
-    """How a granted call ended: "ok", or the class and the message of its error.
+    """The end of a granted call: "ok", or the class and the message of its error.
 
     `consumption` is the source's own measure of cost.
     """
@@ -190,7 +190,7 @@ class Hold:
 
     @property
     def is_outage(self) -> bool:
-        """Whether the source did not answer. Otherwise it asked to wait."""
+        """True if the source did not answer. Otherwise it asked to wait."""
         return self.error_class == SOURCE_UNAVAILABLE
 
     @property
@@ -234,12 +234,12 @@ class QuotaUsage:
 
     @property
     def reserved(self) -> int | None:
-        """How many operations of a rolling day only fresh days may use."""
+        """The number of operations of a rolling day that only fresh days may use."""
         total, others = self.limits.daily_operations, self.limits.limit_of_others
         return None if total is None or others is None else total - others
 
     def left(self, lane: Lane) -> int | None:
-        """How many operations the lane may use now; None: any number."""
+        """The number of operations that the lane may use now; None: any number."""
         total, own = self.limits.daily_operations, self.limits.limit_of(lane)
         if total is None or own is None:
             return None

@@ -1,4 +1,4 @@
-"""What the control plane knows about the next run of a partition, and the one rule that says when it is due.
+"""Forecasts the next run of a partition: the known facts, and the one rule that says when it is due.
 
 `RetryQueue` reads these values. Its SQL lists what is due for many partitions at once; a property test holds the SQL
 to `RetryForecast.is_due`.
@@ -76,7 +76,7 @@ class Parking:
 
     @property
     def details(self) -> str:
-        """Since when and why it is parked."""
+        """The time and the reason of the parking."""
         since = "" if self.parked_at is None else f" since {self.parked_at:%Y-%m-%d %H:%M:%S}Z"
         return f"{since}: {self.error_class}: {self.why}"
 
@@ -88,7 +88,7 @@ class Parking:
         return self.source == key.source and self.covers(key.customer_id, key.query_name)
 
     def covers(self, customer_id: str, query_name: str) -> bool:
-        """Whether it stops this customer's days of this query of its source."""
+        """True if it stops this customer's days of this query of its source."""
         return self.scope == "source" or self.name == (customer_id if self.scope == "customer" else query_name)
 
 
@@ -135,7 +135,7 @@ class RetryForecast:
 
     @property
     def next_at(self) -> datetime | None:
-        """When the partition needs its next run; None when it needs none without a control action."""
+        """The time at which the partition needs its next run; None when it needs none without a control action."""
         if self.parkings or self.marked:
             return None
         if isinstance(self.decision, RetryAt):
@@ -144,7 +144,7 @@ class RetryForecast:
 
     @property
     def is_due(self) -> bool:
-        """Whether the partition needs a run now. One that a live run holds is being produced already."""
+        """True if the partition needs a run now. One that a live run holds is being produced already."""
         return self.next_at is not None and self.next_at <= self.now and self.holder is None
 
 
@@ -188,7 +188,7 @@ def decide_next_retry(
 def _counts(
     state: PartitionState, failure: Failure, scheduled: ScheduledRetry | None, request: OpenRequest | None
 ) -> bool:
-    """Whether the failure decides about the next run: not when a request, a success or a withdrawal came after it."""
+    """True if the failure decides about the next run: not when a request, a success or a withdrawal came after it."""
     if state.status is Status.FAILED:
         return True
     if request is not None:

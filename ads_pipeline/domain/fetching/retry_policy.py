@@ -16,12 +16,13 @@ from typing import Final
 from ads_pipeline.domain.fetching.error_texts import describe_error
 from ads_pipeline.domain.fetching.outages import SOURCE_UNAVAILABLE, TRANSIENT
 from ads_pipeline.domain.partition import PartitionKey, validate_name
+from ads_pipeline.domain.quoting import count_of
 from ads_pipeline.domain.reason import DEMOTED
 from ads_pipeline.domain.transitions import Status
 
 
 class ErrorPolicy(StrEnum):
-    """How an error class is handled."""
+    """The handling of an error class."""
 
     RETRY = "retry"  # another attempt may succeed
     WAIT = "wait"  # the attempt came too early; it does not count as a failure
@@ -82,7 +83,7 @@ PENDING_CLASSES: Final = WAITING_CLASSES | {
 
 
 class TerminalReason(StrEnum):
-    """Why a failed partition is terminal. When several reasons hold, the first in this order is given."""
+    """The reasons why a failed partition is terminal. When several hold, the first in this order is given."""
 
     MARKED = "marked"
     TOO_MANY_ATTEMPTS = "too_many_attempts"
@@ -164,7 +165,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptEnd:
-    """How one attempt at a partition ended: with a verdict or with a failed fetch.
+    """The end of one attempt at a partition: a verdict or a failed fetch.
 
     A failed fetch `is_forgiven` when it was before a request, a release, or the end of an outage of the source.
     """
@@ -230,7 +231,7 @@ def last_failure(key: PartitionKey, ends: Iterable[AttemptEnd]) -> Failure | Non
 
 
 def decide_retry(failure: Failure, policy: RetryPolicy, *, marked: bool, today: date) -> RetryDecision:
-    """Whether and when to retry a partition after its last failure.
+    """Decide whether and when to retry a partition after its last failure.
 
     A terminal partition is not parked as well. Waiting does not count as a failure, so only the terminal mark and the
     partition's age end it. The status is not considered: see `terminal_reason` for an earlier success.
@@ -261,7 +262,7 @@ def decide_retry(failure: Failure, policy: RetryPolicy, *, marked: bool, today: 
 def terminal_reason(
     status: Status, *, failures: int, day: date, policy: RetryPolicy, marked: bool, today: date
 ) -> TerminalReason | None:
-    """Why a partition is terminal; None when it is not. Only a failed partition can be terminal.
+    """The reason why a partition is terminal; None when it is not. Only a failed partition can be terminal.
 
     `failures` counts consecutive failures since the last accepted verdict. It is not the attempt count, which never
     falls and grows with every restatement.
@@ -335,7 +336,7 @@ def _end_of_wait(failure: Failure, policy: RetryPolicy) -> datetime:
 
 
 def _explain_parked(failure: Failure, cause: str) -> str:
-    """Why no attempt is made, and what an operator can do."""
+    """Say why no attempt is made, and what an operator can do."""
     if failure.error_class == OUT_OF_REACH:
         return UNRECOVERABLE
     if failure.error_policy is ErrorPolicy.HOLD:
@@ -352,7 +353,7 @@ def _explain_terminal(reason: TerminalReason, failure: Failure, policy: RetryPol
             return f"{failure.failures} failures in a row, {policy.max_attempts} are allowed; find the cause"
     age = (today - failure.key.logical_date).days
     limit = math.ceil(policy.max_age / timedelta(days=1))
-    return f"{age} days old; days from {limit} days on are not retried"
+    return f"the day is {count_of(age, 'day')} old; after {count_of(limit, 'day')} nothing is retried"
 
 
 def _jitter(maximum: timedelta, *, seed: str) -> timedelta:

@@ -58,7 +58,7 @@ _FAILURE_KEY: Final = "googleadsfailure-bin"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """What an exception means: our error class, the message for people, and what the source is to wait for.
+    """The meaning of an exception: our error class, the message for people, and what the source is to wait for.
 
     `holds_customer`: an exhausted quota concerns this account only, not the whole source.
     """
@@ -72,7 +72,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestContext:
-    """What a message needs from the request: the version, the login id that was sent, the versions there are.
+    """The facts of the request for a message: the version, the login id that was sent, the versions there are.
 
     `is_single_day`: a request that Google finds too wide cannot be narrowed, so its query is refused. `parked_names`
     maps the scopes of parkings to what a fault of this request parks. `repeat` is the command that makes a call again
@@ -167,7 +167,7 @@ def _describe_next_move(error_class: str, request: RequestContext) -> str:
 
 
 def _describe_upgrade(ended: str, versions: tuple[str, ...]) -> str:
-    """How to leave a version that has ended. Versions end in their order, so older ones have ended too."""
+    """Say how to leave a version that has ended. Versions end in their order, so older ones have ended too."""
     newer = [each for each in versions if int(each[1:]) > int(ended[1:])]
     if newer:
         return f"set api_version in the query file to one of {', '.join(newer)}"

@@ -1,4 +1,4 @@
-"""What the loopback server answers: accounts, rows, and faults per customer. Plain data that travels as JSON."""
+"""The answers of the loopback server: accounts, rows, and faults per customer. Plain data that travels as JSON."""
 
 import json
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ class GoogleError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestFailure:
-    """How a request fails: the gRPC status, and Google's failure in the trailing metadata.
+    """The failure of a request: the gRPC status, and Google's failure in the trailing metadata.
 
     `after_batches`: rows that arrive before it. `times`: how many requests fail; None is all. `undecodable`: the
     failure is not a message. Without errors there is no failure at all. `failure_hex` are the bytes of the failure in
@@ -57,7 +57,7 @@ class RequestFailure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Behaviour:
-    """How one customer's reports are answered.
+    """The answers to one customer's reports.
 
     `rows`: rows a day. `revision` raises costs and conversions, as a restatement does; `day_revisions` has that of
     single days. `odd_row`: foreign_day, day_with_line_break, foreign_customer, missing_day or nan, in the last row
@@ -94,7 +94,7 @@ class Behaviour:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """What the server answers from now on. A customer without a behaviour gets the default one.
+    """The answers of the server from now on. A customer without a behaviour gets the default one.
 
     `token_page`: the token server answers with this HTTP status and a page, as a proxy before it does. `away` is the
     gRPC status with which each call fails, without a failure of Google Ads.

@@ -28,7 +28,7 @@ _CUSTOMER: Final = "customer.id"  # an integer that the extraction writes as tex
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedColumn:
-    """What a query's contract expects of one column: long, double, string or date, and whether nulls may occur."""
+    """The type that a contract expects of one column: long, double, string or date, and whether nulls may occur."""
 
     kind: str
     nullable: bool
@@ -36,7 +36,7 @@ class ExpectedColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryProblem:
-    """Why a query would fail in a version of the API, or why its contract would refuse the rows."""
+    """The reason why a query would fail in a version of the API, or why its contract would refuse the rows."""
 
     query_name: str
     field: str
@@ -77,7 +77,7 @@ def check_query(
 
 
 def is_date(field: Field) -> bool:
-    """Whether the field is null or YYYY-MM-DD: a text that is named as a date, and that is null when it is not set.
+    """True if the field is null or YYYY-MM-DD: a text that is named as a date, and that is null when it is not set.
 
     A text without presence is empty when it is not set.
     """

@@ -18,7 +18,7 @@ _Report = tuple[str, str]  # customer and query
 
 
 class Narrowing:
-    """What one call of the source has learned about its ranges. It is a `RangeWidths`."""
+    """The widths that one call of the source has learned for its ranges. It is a `RangeWidths`."""
 
     def __init__(self, known: KnownWidths = WIDEST) -> None:
         self._known = known
@@ -27,7 +27,7 @@ class Narrowing:
         self._timeouts: dict[_Report, list[Fault]] = {}
 
     def find(self, customer_id: str, query_name: str) -> int:
-        """How many days a request may span. Google's limit is one of the query, whatever the customer."""
+        """The most days that a request may span. Google's limit is one of the query, whatever the customer."""
         known = self._known.find(customer_id, query_name)
         return min(known, self._of_queries.get(query_name, known))
 

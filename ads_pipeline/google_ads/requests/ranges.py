@@ -40,7 +40,7 @@ class FetchRange:
 
     @property
     def names_by_scope(self) -> dict[str, str]:
-        """What a fault of the request may park, by the scope of the parking."""
+        """The names that a fault of the request may park, by the scope of the parking."""
         return {"source": self.keys[0].source, "customer": self.customer_id, "query": self.query_name}
 
     @property
@@ -53,7 +53,7 @@ class FetchRange:
 
     @property
     def width(self) -> int:
-        """How many days the request spans."""
+        """The number of days that the request spans."""
         return (self.until - self.since).days + 1
 
     @cached_property
@@ -66,7 +66,7 @@ class FetchRange:
 
 
 class RangeWidths(Protocol):
-    """How many days a request of a customer and query may span."""
+    """The most days that a request of a customer and query may span."""
 
     def find(self, customer_id: str, query_name: str) -> int: ...
 

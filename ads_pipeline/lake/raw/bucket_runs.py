@@ -110,7 +110,7 @@ class BucketRuns:
         yield from ()
 
     def _read(self, listed: ListedRun | DamagedRun) -> Found:
-        """What a listed run is."""
+        """Read a listed run."""
         if isinstance(listed, DamagedRun):
             return listed
         if not listed.has_seal:

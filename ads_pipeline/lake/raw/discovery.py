@@ -61,7 +61,7 @@ class ChangedDay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangedDays:
-    """What a search for changed days found. With `end`, it stopped there, and the next one goes on after it."""
+    """The result of a search for changed days. With `end`, it stopped there, and the next one goes on after it."""
 
     days: tuple[ChangedDay, ...]
     misnamed: tuple[DamagedRun, ...]
@@ -164,7 +164,7 @@ def _find_changed(
 
 
 def is_outside(name: str, prefix: str, window: tuple[str, str]) -> bool:
-    """Whether the name is a valid day outside the window. Most names need no parsing, because history is long."""
+    """True if the name is a valid day outside the window. Most names need no parsing, because history is long."""
     if window[0] <= name <= window[1] or not name.startswith(prefix):
         return False
     try:
@@ -175,7 +175,7 @@ def is_outside(name: str, prefix: str, window: tuple[str, str]) -> bool:
 
 
 def find_name_problem(path: str) -> str | None:
-    """Why the path cannot lead to a run; None when it can. Missing parts are filled with valid ones."""
+    """The reason why the path cannot lead to a run; None when it can. Missing parts are filled with valid ones."""
     try:
         parse_run_path("/".join([path, *_SAMPLE_PARTS[path.count("/") :]]))
     except BadName as error:

@@ -142,5 +142,5 @@ class DiskRuns:
 
 
 def _last_write(directory: Path) -> float:
-    """When something in the directory was last written."""
+    """The time at which something in the directory was last written."""
     return max(path.lstat().st_mtime for path in (directory, *directory.iterdir()))

@@ -90,7 +90,7 @@ class RawRuns:
 
     @property
     def is_listed_in_parts(self) -> bool:
-        """Whether `find_changed_days` lists a part of the source in each call."""
+        """True if `find_changed_days` lists a part of the source in each call."""
         return isinstance(self._runs, BucketRuns)
 
     def find_runs(
@@ -127,7 +127,7 @@ class RawRuns:
         return self._runs.read_days(days, known)
 
     def find_unsealed(self, before: datetime) -> Iterator[tuple[str, datetime]]:
-        """What interrupted landings left behind and when they wrote last, if that was before this instant.
+        """Yield what interrupted landings left behind and when they wrote last, if that was before this instant.
 
         The paths are relative to the raw root.
         """

@@ -12,7 +12,7 @@ from ads_pipeline.lake.raw.discovery import DamagedRun
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Landed:
-    """What a source did for the requested partitions. A source holds no ledger state: its caller records this.
+    """The result of a source for the requested partitions. A source holds no ledger state: its caller records this.
 
     `runs` are the sealed runs that have no verdict, the oldest first in each partition. A partition in none of the
     three has no sealed run that awaits a verdict. `notes` are what the extractor noted in the seals of its own runs.
@@ -29,7 +29,7 @@ class Source(Protocol):
 
     @property
     def fetches(self) -> bool:
-        """Whether the source extracts runs itself, so that a repeated request can produce a new run."""
+        """True if the source extracts runs itself, so that a repeated request can produce a new run."""
         ...
 
     def land(self, partitions: Sequence[PartitionKey], backfill: Backfill | None = None) -> Landed:

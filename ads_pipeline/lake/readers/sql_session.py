@@ -129,7 +129,7 @@ class _VisibleRows(pads.InMemoryDataset):  # type: ignore[misc] # pyarrow ships 
 
 
 class _Scan:
-    """What DuckDB needs of a `pyarrow.dataset.Scanner`. A real one reads ahead in threads, which crash on exit."""
+    """A scan as DuckDB needs it. A real `pyarrow.dataset.Scanner` reads ahead in threads, which crash on exit."""
 
     def __init__(self, reader: pa.RecordBatchReader) -> None:
         self._reader = reader
@@ -139,7 +139,7 @@ class _Scan:
 
 
 def _describe_content(file: DataFile) -> pads.Expression:
-    """What holds for every row of the file."""
+    """Describe what holds for every row of the file."""
     content, customer = pads.field(DATE_COLUMN) == file.day, pads.field("customer_id")
     if file.min_customer_id is None or file.max_customer_id is None:
         return content

@@ -63,7 +63,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How long a request may take, and for how long failed requests are repeated.
+    """The time that a request may take, and the time for which failed requests are repeated.
 
     obstore repeats requests after 5xx answers and lost connections. It does not repeat a conditional put whose answer
     was lost, nor any request after 409 or 429. `attempts` is how often this module tries all the same.
@@ -163,7 +163,7 @@ class ObjectStore:
         self._is_probed = True
 
     def _create(self, name: str, content: Content) -> bool:
-        """Whether this call created the object, also when its first answer was lost.
+        """True if this call created the object, also when its first answer was lost.
 
         The object's metadata names the call. S3 also answers "exists" (409) when two writers hindered each other and
         none has won; then the object is missing, and the put is repeated.
@@ -300,7 +300,7 @@ def _translate(error: Exception, name: str) -> OSError:
 
 
 def _name_cause(text: str) -> str:
-    """Why there was no answer."""
+    """Say why there was no answer."""
     for sign, cause in (
         ("dns error", "the name of the bucket's service is unknown"),
         ("Connection refused", "the bucket's service refuses connections"),

@@ -27,7 +27,7 @@ class Store(Protocol):
 
     @property
     def location(self) -> str:
-        """What `open_store` takes."""
+        """The argument of `open_store`."""
         ...
 
     def create(self, name: str, content: Content) -> bool:
@@ -61,7 +61,7 @@ class Store(Protocol):
         ...
 
     def has_files(self, prefix: str) -> bool:
-        """Whether there is a file below a folder, at any depth."""
+        """True if there is a file below a folder, at any depth."""
         ...
 
     def replace(self, name: str, content: Content) -> None:

@@ -1,4 +1,4 @@
-"""How often, and after which pause, writers of one table try again."""
+"""Limits how often writers of one table try again, and makes the pause between."""
 
 import random
 import time

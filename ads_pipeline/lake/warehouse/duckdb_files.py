@@ -29,7 +29,7 @@ def _open_filesystem(location: str) -> Any:
     sizes: dict[str, int] = {}
 
     class StoreFiles(AbstractFileSystem):  # type: ignore[misc] # fsspec ships no types
-        """What DuckDB calls to read data files. They never change, and each is opened before anything is asked."""
+        """The data files for DuckDB. They never change, and each is opened before anything is asked."""
 
         protocol = scheme
         cachable = False

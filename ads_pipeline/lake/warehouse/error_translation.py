@@ -70,7 +70,7 @@ def _keep_code(answer: re.Match[str]) -> str:
 
 
 def is_external(error: Exception) -> bool:
-    """Whether storage or a library raised it.
+    """True if storage or a library raised it.
 
     AnalysisException is excluded: the plan itself is wrong, so a retry would fail again.
     """

@@ -111,7 +111,7 @@ def _read_parts(
 
 
 def _find_parts(table: pa.Table) -> Sequence[tuple[int, int]]:
-    """Where the customer or the run changes."""
+    """Find where the customer or the run changes."""
     customers, runs = table["customer_id"].combine_chunks(), table["run_id"].combine_chunks()
     changed = pc.or_(pc.not_equal(customers[1:], customers[:-1]), pc.not_equal(runs[1:], runs[:-1]))
     starts = [0, *(pc.add(pc.indices_nonzero(changed), 1)).to_pylist()]

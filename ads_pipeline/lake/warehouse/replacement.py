@@ -59,7 +59,7 @@ StageRows = Callable[[Sequence[SealedRun]], Sequence[StagedFile]]  # leaves out 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldContent:
-    """What a table holds: its partitions, without those in the damaged files."""
+    """The content of a table: its partitions, without those in the damaged files."""
 
     partitions: Mapping[PartitionKey, HeldPartition] = field(default_factory=dict)
     damaged: tuple[DamagedFile, ...] = ()
@@ -156,7 +156,7 @@ class Warehouse:
     def read_held_partitions(
         self, *, source: str, query_name: str, since: date = date.min, until: date = date.max
     ) -> HeldContent:
-        """What the newest version of the table holds of each partition, counted in its files."""
+        """Read what the newest version of the table holds of each partition, counted in its files."""
         table = self.table(source, query_name)
         with translate_errors(table):
             snapshot = open_table(table)
@@ -214,7 +214,7 @@ class Warehouse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Replacement:
-    """What one call is to publish."""
+    """The request of one call."""
 
     table: WarehouseTable
     columns: tuple[TableColumn, ...]
@@ -320,7 +320,7 @@ def _open_with_columns(table: WarehouseTable, columns: tuple[TableColumn, ...]) 
 
 
 def _commit(snapshot: TableSnapshot, files: NextFiles) -> bool:
-    """Whether this commit became the next version. Repeats the same commit while its outcome is unknown.
+    """True if this commit became the next version. Repeats the same commit while its outcome is unknown.
 
     Repeating is safe, because only one commit can become the next version.
     """

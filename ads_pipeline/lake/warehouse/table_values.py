@@ -28,7 +28,7 @@ class TableLoadResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldPartition:
-    """What a table holds of one partition. `run_id` is None if another application mixed rows of several runs."""
+    """The content of one partition of a table. `run_id` is None if another application mixed rows of several runs."""
 
     run_id: str | None
     schema_version: str | None
@@ -66,14 +66,14 @@ class DataFile:
     max_customer_id: str | None
 
     def may_hold(self, customer_id: str) -> bool:
-        """Whether rows of the customer may be in the file."""
+        """True if rows of the customer may be in the file."""
         if self.min_customer_id is None or self.max_customer_id is None:
             return True
         return self.min_customer_id <= customer_id <= self.max_customer_id
 
 
 class HeldRun(NamedTuple):
-    """How many rows of a run a file holds. A tuple, because JSON carries it from the task that wrote the file."""
+    """The number of rows of a run in a file. A tuple, because JSON carries it from the task that wrote the file."""
 
     customer_id: str
     run_id: str

@@ -23,6 +23,7 @@ from ads_pipeline.domain.fetching.retry_policy import (
     TerminalReason,
 )
 from ads_pipeline.domain.partition import PartitionKey, Run, parse_key
+from ads_pipeline.domain.quoting import count_of
 from ads_pipeline.domain.reason import Reason
 from ads_pipeline.domain.run_events import LEDGER_TYPES, LoggedEvent
 from ads_pipeline.domain.transitions import Effect, Status
@@ -47,7 +48,7 @@ HOLD_TOLD_AFTER: Final = timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Partition:
-    """What the ledger records now of a partition with new events."""
+    """The facts that the ledger records now of a partition with new events."""
 
     key: PartitionKey
     status: Status
@@ -58,7 +59,7 @@ class _Partition:
 
     @property
     def is_given_up(self) -> bool:
-        """Whether nothing fetches it again without an operator's action, not even after a release."""
+        """True if nothing fetches it again without an operator's action, not even after a release."""
         decision = self.forecast.decision
         return (self.forecast.terminal or self.forecast.given_up) is not None or (
             isinstance(decision, Parked) and decision.scope is ErrorPolicy.HOLD
@@ -66,7 +67,7 @@ class _Partition:
 
     @property
     def has_just_failed(self) -> bool:
-        """Whether the first of the failures in a row is new. The others are retries, which are silent."""
+        """True if the first of the failures in a row is new. The others are retries, which are silent."""
         return 0 < self.failures <= self.new_failures
 
 
@@ -253,7 +254,7 @@ def of_holds(holds: Iterable[Hold]) -> Iterator[Fact]:
 
 
 def _is_failure(logged: LoggedEvent) -> bool:
-    """Whether the retry policy counts the event."""
+    """True if the retry policy counts the event."""
     event_type, data = logged.event.event_type, logged.event.event_data
     is_waiting = event_type == "FetchFailed" and data.get("error_class") in WAITING_CLASSES
     return event_type in FAILURE_TYPES and not is_waiting
@@ -297,7 +298,7 @@ def _find_kind_of_failure(partition: _Partition, effect: str | None) -> Kind | N
 
 
 def _describe_cause(data: Mapping[str, Any]) -> tuple[str, str]:
-    """Why, without the values and numbers that differ from day to day; and the operator, if there was one."""
+    """Give the cause without values that differ from day to day; and the operator, if there was one."""
     reason = data.get("reason")
     if isinstance(reason, dict):
         parsed = Reason.from_json(json.dumps(reason))
@@ -314,7 +315,7 @@ def _describe_terminal(partition: _Partition) -> str:
         case TerminalReason.TOO_MANY_ATTEMPTS:
             return f"{partition.failures} failures in a row"
         case TerminalReason.TOO_OLD:
-            return f"days are not retried after {partition.max_age.days} days"
+            return f"after {count_of(partition.max_age.days, 'day')} nothing is retried"
     return "it is not fetched again"
 
 

@@ -36,7 +36,7 @@ Kind = Condition | Incident
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindText:
-    """How a kind is shown. `command` lists the selected partitions of several days, or explains a subject."""
+    """The texts of a kind. `command` lists the selected partitions of several days, or explains a subject."""
 
     label: str
     meaning: str
@@ -231,7 +231,7 @@ def _group_coarsely(facts: Sequence[Fact]) -> list[list[Fact]]:
 
 
 def _continues(facts: Sequence[Fact], fact: Fact) -> bool:
-    """Whether the fact is about the same customer and the same or the next day, or neither about a partition."""
+    """True if the fact is about the same customer and the same or the next day, or neither about a partition."""
     before = facts[-1]
     if before.key is None or fact.key is None:
         return before.key is fact.key

@@ -1,4 +1,4 @@
-"""What the sensor `notifications` remembers: how far it read the ledger, and the message that is not delivered yet.
+"""Keeps the state of the sensor `notifications`: its position in the ledger, and the message that is not delivered.
 
 A message is stored before it is sent, and stays the same until the server took it. So a repeated request has the same
 body and the same keys, whatever happened to the ledger meanwhile.

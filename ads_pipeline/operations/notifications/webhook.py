@@ -18,25 +18,17 @@ CALL: Final = "ads_pipeline.operations.notifications.webhook_call"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Delivery:
-    """Whether the server took the message; if not, why: without the URL and without the server's words."""
-
-    problem: str = ""
-
-    @property
-    def is_done(self) -> bool:
-        return not self.problem
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Webhook:
     """The address that messages go to."""
 
     url: str = field(repr=False)
     seconds: float = CALL_SECONDS
 
-    def send(self, body: str) -> Delivery:
-        """Send one POST. The same body has the same idempotency key, so a server may recognize a repetition.
+    def send(self, body: str) -> str:
+        """Send one POST and return the problem, or an empty text when the server took the message.
+
+        The problem has neither the URL nor words of the server. The same body has the same idempotency key, so a
+        server may recognize a repetition.
 
         The message is taken only when the server answers with 2xx. A redirect is not followed, because the message
         would go to an address that nobody configured. The call ends within `seconds` and the start of a process.
@@ -54,9 +46,9 @@ class Webhook:
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            return Delivery(problem=f"did not answer within {self.seconds:g} s")
+            return f"did not answer within {self.seconds:g} s"
         except OSError as error:
-            return Delivery(problem=f"could not be called: {error.strerror}")
+            return f"could not be called: {error.strerror}"
         if call.returncode:
-            return Delivery(problem=f"could not be called: its process ended with code {call.returncode}")
-        return Delivery(problem=call.stdout)
+            return f"could not be called: its process ended with code {call.returncode}"
+        return call.stdout

@@ -53,7 +53,7 @@ def build_notification_sensor(*, has_webhook: bool, now: Clock) -> dg.SensorDefi
             if not pending.is_due(at):
                 wait = f"the webhook {LAST_FAILED}; next try at {pending.not_before:%H:%M:%S} UTC"
                 return dg.SensorResult(skip_reason=wait, cursor=outbox.cursor)
-            problem = Webhook(url=settings.webhook, seconds=CALL_SECONDS).send(pending.body).problem
+            problem = Webhook(url=settings.webhook, seconds=CALL_SECONDS).send(pending.body)
             if problem:
                 context.log.warning("the webhook %s; the message stays and is sent again", problem)
                 postponed = pending.postpone(at)

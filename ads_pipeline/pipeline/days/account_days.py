@@ -1,4 +1,4 @@
-"""What an account says about its days: when each closes, from when on it is settled, and which are out of reach.
+"""Computes the times of the days of an account: when each closes, when it is settled, and which are out of reach.
 
 Days are those of the account's own zone. Everything is derived from the account, the settings and the time.
 """
@@ -45,7 +45,7 @@ class AccountDays:
         return DayLimits(close_lag=section.close_lag, reach_days=section.reach_days)
 
     def closes_at(self, customer_id: str, day: date) -> datetime:
-        """When the day's report is complete enough to be fetched."""
+        """The time from which on the day's report is complete enough to be fetched."""
         return closes_at(day, find_zone(self._zone_name(customer_id)), self.limits)
 
     def day_end(self, customer_id: str, day: date) -> datetime:
@@ -63,7 +63,7 @@ class AccountDays:
         )
 
     def settles_at(self, key: PartitionKey) -> datetime:
-        """From when on an extracted report of the day is settled. One extracted before is provisional."""
+        """The time from which on an extracted report of the day is settled. One extracted before is provisional."""
         return self.settlement_of(key.customer_id, key.query_name)(key.logical_date)
 
     def settlement_of(self, customer_id: str, query_name: str) -> Callable[[date], datetime]:
@@ -78,7 +78,7 @@ class AccountDays:
         return first_day_in_reach(find_zone(self._zone_name(customer_id)), self.limits, self.now)
 
     def find_obstacle(self, key: PartitionKey) -> str | None:
-        """Why the day cannot be fetched now, whatever the account's parking says; None when it can."""
+        """The reason why the day cannot be fetched now, whatever the account's parking says; None when it can."""
         zone_name = self._zone_name(key.customer_id)
         zone = find_zone(zone_name)
         if is_out_of_reach(key.logical_date, zone, self.limits, self.now):
@@ -91,7 +91,7 @@ class AccountDays:
         return None
 
     def describe_day(self, key: PartitionKey, report: ReportState | None) -> str:
-        """Whether the accepted report of the day may still change, or why the day cannot be fetched."""
+        """Say whether the accepted report of the day may still change, or why the day cannot be fetched."""
         settled = self.settles_at(key)
         if report is not None:
             is_missed = report is ReportState.PROVISIONAL and self.now >= settled

@@ -41,7 +41,7 @@ class QueryFileSettings(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DayRules:
-    """When the days of each query are due, by the query file, and what the accounts say about their days, at a time.
+    """The deadlines of each query, from the query file, and the days of the accounts, at a time.
 
     A query that the query file lacks has the default deadline. `has_contract` takes a query and a schema version.
     """
@@ -87,7 +87,7 @@ class DayRules:
         return {"", *{each.time_zone: each.customer_id for each in accounts}.values()}
 
     def expect(self, customer_id: str, query_name: str, days: ExpectedDays) -> Expectation:
-        """What is expected of a customer's days of a query."""
+        """The expectation for a customer's days of a query."""
         expected = Expectation(
             first_day=days.first,
             single=days.single,
@@ -105,7 +105,7 @@ class DayRules:
         )
 
     def _find_hold(self, customer_id: str) -> datetime | None:
-        """Until when a quota holds the customer's fetches. An outage has no end that is known."""
+        """The end of a quota that holds the customer's fetches. An outage has no end that is known."""
         held = (each for each in self.holds if each.error_class == QUOTA_EXHAUSTED and each.covers(customer_id))
         return max((each.until for each in held if each.until > self.now), default=None)
 

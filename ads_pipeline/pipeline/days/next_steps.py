@@ -132,7 +132,7 @@ def name_days(command: str, *, newest: str, selection: str) -> str:
 
 
 def is_terminal(status: Status | None, forecast: RetryForecast) -> bool:
-    """Whether the partition gets no further run without an operator's action."""
+    """True if the partition gets no further run without an operator's action."""
     return forecast.marked or (forecast.terminal is not None and status is Status.FAILED)
 
 

@@ -30,7 +30,7 @@ class RestorableRun:
         return restore_command(partition, self.run_id if self.is_demoted else None)
 
     def why_skipped(self, key: PartitionKey) -> str:
-        """Why a restore without `--run` skips the partition, and the command that restores it, if there is one."""
+        """Say why a restore without `--run` skips the partition, and give the command that restores it, if any."""
         return f"{self.lead} {self.command(key.short_name)}" if self.is_demoted else NO_EARLIER_RUN
 
     @property

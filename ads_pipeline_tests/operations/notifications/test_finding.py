@@ -159,7 +159,7 @@ def test_old_day_is_terminal_at_once(ledger: Ledger, reading: Reading) -> None:
     reading.policy = RetryPolicy()
     partition = replace(key(), logical_date=datetime.now(UTC).date() - timedelta(days=200))
     reject(ledger, partition, "r1")
-    assert reading.shown() == [(Incident.TERMINAL, partition, f"days are not retried after 90 days; {TEXT}", "")]
+    assert reading.shown() == [(Incident.TERMINAL, partition, f"after 90 days nothing is retried; {TEXT}", "")]
 
 
 def test_actions_of_operators_name_them(ledger: Ledger, reading: Reading) -> None:
