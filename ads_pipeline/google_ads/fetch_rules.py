@@ -1,19 +1,13 @@
 """`FetchRules`: whether a partition is fetched now, and through which login.
 
-`source` fetches what they allow. The limits of an account's days are in `windows`.
+`google_ads_source` fetches what they allow. The limits of an account's days are in `domain.days.settlement`.
 """
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from ads_pipeline.domain.days.settlement import (
-    DayLimits,
-    closes_at,
-    find_zone,
-    first_day_in_reach,
-    is_known_zone,
-)
+from ads_pipeline.domain.days.settlement import DayLimits, find_skip
 from ads_pipeline.domain.fetching.account import Account
 from ads_pipeline.domain.fetching.fetch_results import SkippedFetch
 from ads_pipeline.domain.partition import PartitionKey
@@ -60,14 +54,4 @@ class FetchRules:
         account = self.find_account(key)
         if account.is_manager:
             return SkippedFetch(key=key, reason="a manager account has no metrics; delete its customer partition")
-        zone = find_zone(account.time_zone)
-        first = first_day_in_reach(zone, self.limits, now)
-        if key.logical_date < first:
-            reason = f"unrecoverable: Google serves days from {first} on ({self.limits.reach_days} days back)"
-            return SkippedFetch(key=key, reason=reason)
-        closing = closes_at(key.logical_date, zone, self.limits)
-        if now < closing:
-            named = account.time_zone if is_known_zone(account.time_zone) else "UTC-12, because the zone is unknown"
-            reason = f"the day is not closed; it closes at {closing:%Y-%m-%d %H:%M} UTC (zone {named})"
-            return SkippedFetch(key=key, reason=reason, until=closing)
-        return None
+        return find_skip(key, account.time_zone, self.limits, now)

@@ -90,7 +90,7 @@ class TestSkipped:
         clock.now = closing - timedelta(seconds=1)
         (skipped,) = make_source(accounts=[known]).land([day]).skipped
         assert (skipped.key, skipped.until) == (day, closing)
-        assert "closes at 2026-11-19 11:00 UTC (zone America/Los_Angeles)" in skipped.reason
+        assert "not closed before 2026-11-19 11:00 UTC (America/Los_Angeles)" in skipped.reason
         assert server.operations() == {}
         clock.now = closing
         assert landed_keys(make_source(accounts=[known]).land([day])) == [day]
@@ -100,7 +100,7 @@ class TestSkipped:
         clock.now = datetime(2026, 11, 19, 14, 59, 59, tzinfo=UTC)
         (skipped,) = make_source().land([key(CUSTOMER, day=date(2026, 11, 18))]).skipped
         assert skipped.until == datetime(2026, 11, 19, 15, tzinfo=UTC)
-        assert "UTC-12, because the zone is unknown" in skipped.reason
+        assert "the zone is unknown, so UTC-12" in skipped.reason
 
     def test_day_out_of_reach_is_never_sealed(self, server: LoopbackServer, make_source: MakeSource) -> None:
         """A day that Google no longer serves is not requested, even when the server would answer without rows."""

@@ -13,12 +13,13 @@ from ads_pipeline.domain.days.settlement import (
     closes_at,
     day_end,
     find_report_state,
+    find_skip,
     find_zone,
     first_day_in_reach,
     is_known_zone,
-    is_out_of_reach,
     settles_at,
 )
+from ads_pipeline_tests.builders import key
 
 LIMITS = DayLimits()
 SECOND = timedelta(seconds=1)
@@ -95,5 +96,7 @@ def test_reach_counts_from_the_accounts_today(now: datetime, zone: str, first: d
     """The oldest day in reach is 1,110 days before the account's own today; the day before it is out of reach."""
     found = ZoneInfo(zone)
     assert first_day_in_reach(found, LIMITS, now) == first
-    assert not is_out_of_reach(first, found, LIMITS, now)
-    assert is_out_of_reach(first - timedelta(days=1), found, LIMITS, now)
+    assert find_skip(key(day=first), zone, LIMITS, now) is None
+    skip = find_skip(key(day=first - timedelta(days=1)), zone, LIMITS, now)
+    assert skip is not None
+    assert skip.reason == f"unrecoverable: the source serves only days from {first} on"

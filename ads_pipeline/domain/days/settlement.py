@@ -11,6 +11,9 @@ from functools import lru_cache
 from typing import Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from ads_pipeline.domain.fetching.fetch_results import SkippedFetch
+from ads_pipeline.domain.partition import PartitionKey
+
 LAST_ZONE: Final = timezone(timedelta(hours=-12))  # the last zone in which a day ends
 ONE_DAY: Final = timedelta(days=1)
 _LAST_DAY: Final = date.max - 2 * ONE_DAY  # its end is within the calendar in every zone
@@ -60,8 +63,18 @@ def first_day_in_reach(zone: tzinfo, limits: DayLimits, now: datetime) -> date:
     return now.astimezone(zone).date() - timedelta(days=limits.reach_days)
 
 
-def is_out_of_reach(day: date, zone: tzinfo, limits: DayLimits, now: datetime) -> bool:
-    return day < first_day_in_reach(zone, limits, now)
+def find_skip(key: PartitionKey, zone_name: str | None, limits: DayLimits, now: datetime) -> SkippedFetch | None:
+    """The reason why the day cannot be fetched at this time, in its account's zone; None when it can."""
+    zone = find_zone(zone_name)
+    first = first_day_in_reach(zone, limits, now)
+    if key.logical_date < first:
+        return SkippedFetch(key=key, reason=f"unrecoverable: the source serves only days from {first} on")
+    closing = closes_at(key.logical_date, zone, limits)
+    if now >= closing:
+        return None
+    named = zone_name if is_known_zone(zone_name) else "the zone is unknown, so UTC-12"
+    reason = f"the day is not closed before {closing:%Y-%m-%d %H:%M} UTC ({named})"
+    return SkippedFetch(key=key, reason=reason, until=closing)
 
 
 def settles_at(day: date, zone: tzinfo, lookback_days: int) -> datetime:

@@ -13,10 +13,9 @@ from ads_pipeline.domain.days.settlement import (
     ReportState,
     closes_at,
     day_end,
+    find_skip,
     find_zone,
     first_day_in_reach,
-    is_known_zone,
-    is_out_of_reach,
     settles_at,
 )
 from ads_pipeline.domain.fetching.account import Account
@@ -79,16 +78,8 @@ class AccountDays:
 
     def find_obstacle(self, key: PartitionKey) -> str | None:
         """The reason why the day cannot be fetched now, whatever the account's parking says; None when it can."""
-        zone_name = self._zone_name(key.customer_id)
-        zone = find_zone(zone_name)
-        if is_out_of_reach(key.logical_date, zone, self.limits, self.now):
-            first = first_day_in_reach(zone, self.limits, self.now)
-            return f"unrecoverable: the source serves only days from {first} on"
-        closing = closes_at(key.logical_date, zone, self.limits)
-        if self.now < closing:
-            named = zone_name if is_known_zone(zone_name) else "the zone is unknown, so UTC-12"
-            return f"not closed before {closing:%Y-%m-%d %H:%M} UTC ({named})"
-        return None
+        skip = find_skip(key, self._zone_name(key.customer_id), self.limits, self.now)
+        return None if skip is None else skip.reason
 
     def describe_day(self, key: PartitionKey, report: ReportState | None) -> str:
         """Say whether the accepted report of the day may still change, or why the day cannot be fetched."""
