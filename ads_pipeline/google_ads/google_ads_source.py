@@ -199,14 +199,14 @@ class GoogleAdsSource:
     ) -> list[FetchRange]:
         """The ranges that hold the due partitions. All runs of a backfill cut its days in the same way."""
         if backfill is None:
-            return cut_ranges(due, progress.narrowing)
+            return cut_ranges(due, progress.narrowing.find)
         reports = {(key.customer_id, key.query_name) for key in due}
         others = [
             key
             for key in backfill.keys - progress.requested
             if (key.customer_id, key.query_name) in reports and self._rules.find_skip(key, now) is None
         ]
-        return [each for each in cut_ranges([*due, *others], progress.narrowing) if progress.wants(each.keys)]
+        return [each for each in cut_ranges([*due, *others], progress.narrowing.find) if progress.wants(each.keys)]
 
     def _fetch(
         self, fetch_range: FetchRange, progress: _Progress, *, tries: int = 2, earlier: Fault | None = None
@@ -273,7 +273,7 @@ class GoogleAdsSource:
         old, fault = narrowing.find_too_old(fetch_range)
         if old and fault is not None:
             progress.fail(old, fault)
-        return cut_ranges(fetch_range.keys[len(old) :], narrowing)
+        return cut_ranges(fetch_range.keys[len(old) :], narrowing.find)
 
     def _take_sealed(self, fetch_range: FetchRange, progress: _Progress) -> FetchRange | None:
         """Take the runs that another run has sealed. Return the rest of the range; None when nothing is requested."""

@@ -325,9 +325,9 @@ class TestWidths:
         make_source().land(partitions(31, THIRD))
         assert server.operations()[THIRD] == later
         widths = read_known_widths(timed_ledger, "google_ads", clock.now)
-        assert len(cut_ranges(partitions(31, THIRD), widths)) == later
+        assert len(cut_ranges(partitions(31, THIRD), widths.find)) == later
         forgotten = read_known_widths(timed_ledger, "google_ads", clock.now + timedelta(days=31))
-        assert len(cut_ranges(partitions(31, THIRD), forgotten)) == 1
+        assert len(cut_ranges(partitions(31, THIRD), forgotten.find)) == 1
 
     @pytest.mark.parametrize(("first_day", "kept"), [("2026-10-11", 21), ("2026-10-31", 1), ("2026-12-01", 0)])
     def test_days_out_of_reach_cost_none_of_the_others(

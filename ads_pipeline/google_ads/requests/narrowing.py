@@ -18,7 +18,7 @@ _Report = tuple[str, str]  # customer and query
 
 
 class Narrowing:
-    """The widths that one call of the source has learned for its ranges. It is a `RangeWidths`."""
+    """The widths that one call of the source has learned for its ranges."""
 
     def __init__(self, known: KnownWidths = WIDEST) -> None:
         self._known = known

@@ -3,17 +3,18 @@
 Google Ads counts a request as one operation, whatever range of days it asks for.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from functools import cached_property, partial
 from itertools import groupby
-from typing import Final, Protocol
+from typing import Final
 
 from ads_pipeline.domain.batches import cut
 from ads_pipeline.domain.partition import PartitionKey, days_between
 
 MAX_RANGE_DAYS: Final = 31
+FindWidth = Callable[[str, str], int]  # the most days that a request of a customer and query may span
 MAX_GAP_DAYS: Final = 7  # reading a week that nobody needs costs less than a second operation
 
 
@@ -65,12 +66,6 @@ class FetchRange:
         return f"{self.customer_id}/{self.query_name} {self.since} to {self.until}"
 
 
-class RangeWidths(Protocol):
-    """The most days that a request of a customer and query may span."""
-
-    def find(self, customer_id: str, query_name: str) -> int: ...
-
-
 @dataclass(frozen=True, slots=True)
 class KnownWidths:
     """The widths that earlier requests have shown, below MAX_RANGE_DAYS: of queries, and of customers and queries."""
@@ -79,6 +74,7 @@ class KnownWidths:
     of_customers: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
     def find(self, customer_id: str, query_name: str) -> int:
+        """The most days that a request of a customer and query may span."""
         own = self.of_customers.get((customer_id, query_name), MAX_RANGE_DAYS)
         return max(min(own, self.of_queries.get(query_name, MAX_RANGE_DAYS), MAX_RANGE_DAYS), 1)
 
@@ -86,7 +82,7 @@ class KnownWidths:
 WIDEST: Final = KnownWidths()
 
 
-def cut_ranges(keys: Iterable[PartitionKey], widths: RangeWidths = WIDEST) -> list[FetchRange]:
+def cut_ranges(keys: Iterable[PartitionKey], find_width: FindWidth = WIDEST.find) -> list[FetchRange]:
     """The ranges that hold these partitions, ordered by customer, query and day.
 
     A range spans at most the days of its width, at most 31, and bridges gaps of up to 7 days.
@@ -97,7 +93,7 @@ def cut_ranges(keys: Iterable[PartitionKey], widths: RangeWidths = WIDEST) -> li
         for (_source, customer, query), days in groupby(
             ordered, key=lambda key: (key.source, key.customer_id, key.query_name)
         )
-        for part in cut(days, partial(_fits, widths.find(customer, query)))
+        for part in cut(days, partial(_fits, find_width(customer, query)))
     ]
 
 

@@ -80,7 +80,7 @@ def plan_fetches(
     yesterday = days.now.date() - timedelta(days=1)
     return FetchPlan(
         partitions=len(due),
-        ranges=tuple(cut_ranges(due, read_known_widths(ledger, source, days.now))),
+        ranges=tuple(cut_ranges(due, read_known_widths(ledger, source, days.now).find)),
         skipped=skipped,
         usage=ledger.quota.usage(source, days.apis.google_ads.quota),
         daily_operations=_count_daily(ledger, days, yesterday),
