@@ -16,7 +16,6 @@ from typer.testing import CliRunner
 
 from ads_pipeline.domain.days.conditions import (
     CONDITIONS,
-    EXPLAINED_CONDITIONS,
     READABLE_CONDITIONS,
     UNREADABLE_CONDITIONS,
     Condition,
@@ -31,7 +30,9 @@ from ads_pipeline.settings.environment import Settings
 
 DAYS: Final = "logical_date::VARCHAR AS day, customer_id, run_id, count(*) AS number"
 MANY: Final = ("--limit", "1000")  # more than a simulation has
-LISTED: Final = tuple(argument for name, entry in CONDITIONS.items() if not entry.is_fine for argument in ("--condition", name))
+LISTED: Final = tuple(
+    argument for name, entry in CONDITIONS.items() if not entry.is_fine for argument in ("--condition", name)
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

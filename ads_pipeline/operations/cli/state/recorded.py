@@ -8,9 +8,9 @@ from typing import Final
 from rich.console import RenderableType
 from rich.text import Text
 
-from ads_pipeline.domain.days.conditions import ReportState
 from ads_pipeline.domain.days.materialization_status import DisplayStatus, StaleReason
 from ads_pipeline.domain.days.readability import DayCondition
+from ads_pipeline.domain.days.settlement import ReportState
 from ads_pipeline.domain.partition import PartitionKey, parse_key
 from ads_pipeline.domain.transitions import PartitionState, Status
 from ads_pipeline.ledger.ledger import LedgerReader
