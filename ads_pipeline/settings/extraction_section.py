@@ -37,11 +37,13 @@ CustomerId = Annotated[str, BeforeValidator(_parse_customer_id)]
 LookbackDays = Annotated[int, Field(ge=0, le=MAX_LOOKBACK_DAYS)]
 
 
-class _Section(BaseModel):
+class Section(BaseModel):
+    """A part of the query file. Unknown keys and values of another type are refused."""
+
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
 
-class CustomerSettings(_Section):
+class CustomerSettings(Section):
     """The settings of one customer: `lookback_days` for all its queries, `queries` for single ones."""
 
     login_customer_id: CustomerId | None = None
@@ -49,7 +51,7 @@ class CustomerSettings(_Section):
     queries: Annotated[Mapping[str, LookbackDays], AfterValidator(MappingProxyType)] = Field(default_factory=dict)
 
 
-class ExtractionSettings(_Section):
+class ExtractionSettings(Section):
     """The section. Without `daily_operations` the budget has no limit, because no default would fit every project."""
 
     daily_operations: Annotated[int, Field(ge=1)] | None = None

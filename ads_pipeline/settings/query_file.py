@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Annotated, Any
 
 import yaml
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 
 from ads_pipeline.domain.days.expectation import DEFAULT_DUE_AFTER
 from ads_pipeline.domain.days.materialization_status import FreshnessPolicy
@@ -20,7 +20,7 @@ from ads_pipeline.domain.fetching.retry_policy import FRESH_DAYS, RetryPolicy
 from ads_pipeline.domain.partition import parse_date, validate_name
 from ads_pipeline.domain.quoting import printable, quoted, suggest
 from ads_pipeline.domain.warehouse_names import find_column_problem, find_view_problem
-from ads_pipeline.settings.extraction_section import ExtractionSettings, LookbackDays
+from ads_pipeline.settings.extraction_section import ExtractionSettings, LookbackDays, Section
 
 DEFAULT_QUERIES_FILE = Path(__file__).parent / "config" / "google_apis.yaml"
 MAX_YAML_DEPTH = 100
@@ -106,11 +106,7 @@ class _Loader(yaml.SafeLoader):
     }
 
 
-class _Document(BaseModel):
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
-
-
-class Query(_Document):
+class Query(Section):
     """One GAQL query and the schema version of its rows."""
 
     schema_version: Annotated[str, AfterValidator(_name_validator("schema_version"))]
@@ -138,7 +134,7 @@ class Query(_Document):
         return FreshnessPolicy(reread_after_days=self.reread_after_days)
 
 
-class RetrySettings(_Document):
+class RetrySettings(Section):
     """The `retries` section of the query file. Missing values have defaults."""
 
     delays_minutes: Annotated[tuple[int, ...], BeforeValidator(_parse_minutes)] = (5, 30, 120)
@@ -154,7 +150,7 @@ class RetrySettings(_Document):
         )
 
 
-class GoogleApis(_Document):
+class GoogleApis(Section):
     """The query file."""
 
     source: Annotated[str, AfterValidator(_name_validator("source"))]

@@ -44,7 +44,7 @@ class NextActor(StrEnum):
 class ConditionEntry:
     """One row of the table of conditions, from which every screen, check and message derives.
 
-    `has_rows`: readers see rows of the day. `is_overdue`: the deadline has passed and no accepted run has arrived.
+    `has_rows`: readers see rows of the day. `is_overdue`: past its deadline, the day counts as overdue.
     `needs_no_run`: a day of which nothing is recorded may have it. `needs_no_event`: it may begin as time passes.
     """
 
