@@ -164,7 +164,7 @@ class PartitionStateIOManager(dg.IOManager):
             return
         published = self._opened.loader.publish(output.committed)
         moved, visible = set(published.moved), set(published.published)
-        written = [(load, each.table_version) for each in output.committed.written for load in each.loads]
+        written = [(load, each.table_version) for each in output.committed.written for load in each.runs]
         for load, table_version in written:
             key, before = load.run.key, output.loadable.pointers.get(load.run.key)
             is_newest = key not in self._resources.not_fetched and output.loadable.newest[key].run == load.run
@@ -172,8 +172,10 @@ class PartitionStateIOManager(dg.IOManager):
                 yield (
                     key,
                     describe_load(
-                        load,
+                        load.run,
                         before,
+                        rows=load.record_count,
+                        schema_version=load.facts.schema_version,
                         table_version=before.table_version if before and load.run not in moved else table_version,
                         measures=output.loadable.measures,
                         currency=find_currency(self._resources.seals.read_seal, load.run),

@@ -14,9 +14,8 @@ from ads_pipeline.domain.days.conditions import READABLE_CONDITIONS, Condition
 from ads_pipeline.domain.days.readability import DayCondition
 from ads_pipeline.domain.errors import RawError
 from ads_pipeline.domain.partition import PartitionKey, Run
+from ads_pipeline.domain.sealed_run import SealedRun
 from ads_pipeline.domain.transitions import RegisteredRun
-from ads_pipeline.lake.raw.seal import Seal
-from ads_pipeline.lake.warehouse.table_values import Load
 from ads_pipeline.ledger.sql.ledger_values import Pointer
 from ads_pipeline.orchestration.metadata import describe_load, describe_removal, find_materializations
 from ads_pipeline.orchestration.partitions import dimension_tags, raw_asset_key
@@ -70,7 +69,7 @@ def describe_inputs(
     }
 
 
-def find_currency(read_seal: Callable[[Run], Seal], run: Run) -> str:
+def find_currency(read_seal: Callable[[Run], SealedRun], run: Run) -> str:
     """The currency of the costs, as the seal of the run states it. Other extractors may leave it out."""
     with suppress(RawError):
         return read_seal(run).facts.currency_code or ""
@@ -105,9 +104,14 @@ def find_unreported(
         pointer, day, before = visible.get(key), described[key], shown[key]
         if pointer is not None:
             currency = find_currency(resources.raw.read_seal, pointer.run)
-            load = Load(run=pointer.run, schema_version=pointer.schema_version, record_count=pointer.record_count)
             metadata = describe_load(
-                load, None, table_version=pointer.table_version, measures=measures, currency=currency
+                pointer.run,
+                None,
+                rows=pointer.record_count,
+                schema_version=pointer.schema_version,
+                table_version=pointer.table_version,
+                measures=measures,
+                currency=currency,
             )
             tags = version_tags(metadata)
         else:

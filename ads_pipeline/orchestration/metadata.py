@@ -11,7 +11,6 @@ from ads_pipeline.domain.errors import AdsPipelineError
 from ads_pipeline.domain.measures import NO_MEASURES, Measures
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import Outcome, RegisteredRun
-from ads_pipeline.lake.warehouse.table_values import Load
 from ads_pipeline.ledger.sql.ledger_values import Pointer
 from ads_pipeline.orchestration.event_storage.dagster_private import build_target
 from ads_pipeline.orchestration.partitions import raw_asset_key
@@ -66,27 +65,34 @@ def _as_text(note: Any) -> Any:
 
 
 def describe_load(
-    load: Load, before: Pointer | None, *, table_version: int, measures: Mapping[Run, Measures], currency: str
+    run: Run,
+    before: Pointer | None,
+    *,
+    rows: int,
+    schema_version: str,
+    table_version: int,
+    measures: Mapping[Run, Measures],
+    currency: str,
 ) -> dict[str, Any]:
     """Describe the run that readers see, and the change from the run before it. `measures` are the sums of runs.
 
     Figures are texts, as in `describe_run`.
     """
     metadata: dict[str, Any] = {
-        "run_id": load.run.run_id,
-        "rows": f"{load.record_count:,}",
-        "schema_version": load.schema_version,
+        "run_id": run.run_id,
+        "rows": f"{rows:,}",
+        "schema_version": schema_version,
         "table_version": str(table_version),
-        "raw_run": dg.MetadataValue.url(partition_page(raw_asset_key(load.run.key.query_name), load.run.key)),
+        "raw_run": dg.MetadataValue.url(partition_page(raw_asset_key(run.key.query_name), run.key)),
     }
-    after = measures.get(load.run, NO_MEASURES)
+    after = measures.get(run, NO_MEASURES)
     if after.cost_micros is not None:
         metadata["cost"] = f"{after.cost_micros / MICROS:,.2f} {currency}".strip()
-    if before is None or before.run == load.run:
+    if before is None or before.run == run:
         return metadata
     earlier = measures.get(before.run, NO_MEASURES)
     metadata["previous_run_id"] = before.run.run_id
-    metadata["change_in_rows"] = f"{load.record_count - before.record_count:+,}"
+    metadata["change_in_rows"] = f"{rows - before.record_count:+,}"
     if after.cost_micros is not None and earlier.cost_micros is not None:
         change = (after.cost_micros - earlier.cost_micros) / MICROS
         metadata["change_in_cost"] = f"{change:+,.2f} {currency}".strip()
