@@ -27,7 +27,7 @@ def test_publish_sets_pointer_and_load_record(ledger: Ledger) -> None:
     """The pointer holds run, schema version, record count and table version."""
     accepted_runs(ledger, [K])
     result = ledger.loads.publish([run(K, "r1")], table_version=7)
-    assert result == PublishResult(published=(run(K, "r1"),), superseded=())
+    assert result == PublishResult(published=(run(K, "r1"),), superseded=(), moved=(run(K, "r1"),))
     pointer = ledger.publications.pointers([K])[K]
     assert (
         pointer.run,
@@ -68,7 +68,8 @@ def test_only_the_current_run_of_a_success_is_published(ledger: Ledger) -> None:
     record_verdict(ledger, acceptance(newer))
     runs = [run(partition, "r1") for partition in (absent, pending, failing, superseded, good)]
     result = ledger.loads.publish(runs, table_version=1)
-    assert result == PublishResult(published=(run(good, "r1"),), superseded=tuple(runs[:4]))
+    published = (run(good, "r1"),)
+    assert result == PublishResult(published=published, superseded=tuple(runs[:4]), moved=published)
     assert set(ledger.publications.pointers([absent, pending, failing, superseded, good])) == {good}
 
 
