@@ -14,7 +14,7 @@ from ads_pipeline.domain.fetching.quota import Hold, Operation, QuotaLimits, Ref
 from ads_pipeline.domain.fetching.retry_policy import Lane
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.sql import database
-from ads_pipeline.ledger.sql.extraction_tables import api_operations
+from ads_pipeline.ledger.sql.ledger_tables import api_operations
 from ads_pipeline_tests.benchmarks.ratios import Figure
 from ads_pipeline_tests.postgres_server import start_postgres
 

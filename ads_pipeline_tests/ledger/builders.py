@@ -13,7 +13,7 @@ from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.sealed_run import SealedRun
 from ads_pipeline.domain.transitions import Verdict
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.sql import database, state_tables
+from ads_pipeline.ledger.sql import database, ledger_tables
 from ads_pipeline.ledger.sql.ledger_values import (
     ActionRequest,
     PublishResult,
@@ -107,8 +107,8 @@ def publish_runs(ledger: Ledger, *runs: Run) -> PublishResult:
 
 def load_records(ledger: Ledger, partition: PartitionKey) -> Sequence[sa.Row[Any]]:
     """Return the load records of a partition, oldest first."""
-    table = state_tables.load_records
-    statement = sa.select(table).where(*(table.c[name] == getattr(partition, name) for name in state_tables.KEY))
+    table = ledger_tables.load_records
+    statement = sa.select(table).where(*(table.c[name] == getattr(partition, name) for name in ledger_tables.KEY))
     return database.transact(ledger.engine, lambda c: c.execute(statement.order_by(table.c.loaded_at)).all())
 
 

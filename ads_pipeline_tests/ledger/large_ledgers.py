@@ -15,7 +15,7 @@ from ads_pipeline.domain.days.materialization_status import new_row_version
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.reason import Problem, Reason
 from ads_pipeline.ledger.sql import database
-from ads_pipeline.ledger.sql.state_tables import Day, Instant
+from ads_pipeline.ledger.sql.ledger_tables import Day, Instant
 
 SOURCE: Final = "google_ads"
 QUERIES: Final = (

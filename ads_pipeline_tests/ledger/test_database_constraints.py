@@ -15,7 +15,7 @@ from ads_pipeline.ledger.control.control_actions import ControlActions
 from ads_pipeline.ledger.control.failed_fetches import FailedFetches
 from ads_pipeline.ledger.ledger import Ledger, LedgerReader
 from ads_pipeline.ledger.sql import database
-from ads_pipeline.ledger.sql.state_tables import metadata
+from ads_pipeline.ledger.sql.ledger_tables import metadata
 from ads_pipeline_tests.ledger.builders import (
     acceptance,
     accepted_runs,

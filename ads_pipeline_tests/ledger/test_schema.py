@@ -22,8 +22,8 @@ from ads_pipeline.domain.transitions import Status
 from ads_pipeline.ledger.ledger import Ledger, LedgerReader
 from ads_pipeline.ledger.schema.texts import read_text
 from ads_pipeline.ledger.sql import database
+from ads_pipeline.ledger.sql.ledger_tables import metadata
 from ads_pipeline.ledger.sql.ledger_values import StateFilter
-from ads_pipeline.ledger.sql.state_tables import metadata
 from ads_pipeline_tests.example_counts import examples
 from ads_pipeline_tests.ledger.builders import accepted_runs, key
 

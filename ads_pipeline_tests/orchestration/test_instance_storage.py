@@ -17,7 +17,7 @@ import sqlalchemy as sa
 import ads_pipeline
 from ads_pipeline.domain.errors import BadSettings
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.ledger.sql import state_tables
+from ads_pipeline.ledger.sql import ledger_tables
 from ads_pipeline.ledger.sql.database import REVISION_TABLE
 from ads_pipeline.ledger.sql.database import SCHEMA as LEDGER_SCHEMA
 from ads_pipeline.operations.doctor import dagster_records
@@ -158,7 +158,7 @@ def test_ledger_and_dagster_share_a_database(
         each()
     found = tables_of(unmigrated_postgres_url)
     assert {table for schema, table in found if schema == LEDGER_SCHEMA} == {
-        *state_tables.metadata.tables,
+        *ledger_tables.metadata.tables,
         REVISION_TABLE,
     }
     assert {(SCHEMA, "runs"), (SCHEMA, "event_logs"), (SCHEMA, "alembic_version")} <= found

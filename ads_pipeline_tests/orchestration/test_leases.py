@@ -20,7 +20,7 @@ from ads_pipeline.domain.errors import LeaseLost
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.run_snapshots import RunStatus
 from ads_pipeline.ledger.events.event_reader import EventReader
-from ads_pipeline.ledger.sql.control_tables import leases
+from ads_pipeline.ledger.sql.ledger_tables import leases
 from ads_pipeline.ledger.sql.row_mapping import database_clock
 from ads_pipeline.ledger.write_steps.leases import Lease
 from ads_pipeline.orchestration.partitions import define_partitions

@@ -19,8 +19,8 @@ from ads_pipeline.domain.transitions import Action, Status, Verdict
 from ads_pipeline.lake.raw.landing import RawRuns
 from ads_pipeline.ledger.ledger import Ledger, LedgerReader
 from ads_pipeline.ledger.sql import database
+from ads_pipeline.ledger.sql.ledger_tables import metadata
 from ads_pipeline.ledger.sql.ledger_values import ActionRequest, ActionResult, StateFilter
-from ads_pipeline.ledger.sql.state_tables import metadata
 from ads_pipeline.pipeline.actions import operator_actions
 from ads_pipeline.pipeline.actions.action_preview import ALREADY_RECORDED, NO_SEALED_RUN, Preview, Selection
 from ads_pipeline.pipeline.actions.operator_actions import (

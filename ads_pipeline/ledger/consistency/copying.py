@@ -9,11 +9,11 @@ import sqlalchemy as sa
 from ads_pipeline.domain.errors import CopyDiffers, TargetNotEmpty
 from ads_pipeline.ledger.consistency.digest import LedgerDigest, RowHasher, TableDigest, digest_table, read_batches
 from ads_pipeline.ledger.sql import database
-from ads_pipeline.ledger.sql.control_tables import leases
-from ads_pipeline.ledger.sql.state_tables import (
+from ads_pipeline.ledger.sql.ledger_tables import (
     attempts,
     control_action_partitions,
     control_actions,
+    leases,
     load_records,
     partition_state,
     run_head,

@@ -10,7 +10,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from ads_pipeline.ledger.sql import database
-from ads_pipeline.ledger.sql.state_tables import instant_text
+from ads_pipeline.ledger.sql.ledger_tables import instant_text
 
 ROWS_PER_BATCH: Final = 5_000
 

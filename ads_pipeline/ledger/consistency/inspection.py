@@ -16,7 +16,7 @@ from ads_pipeline.domain.transitions import Outcome, PartitionState, RegisteredR
 from ads_pipeline.ledger.consistency.replay import read_histories, replay
 from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.ledger.sql import database
-from ads_pipeline.ledger.sql.control_tables import leases
+from ads_pipeline.ledger.sql.ledger_tables import demotions, leases, run_head, runs
 from ads_pipeline.ledger.sql.row_mapping import (
     database_clock,
     decode_registered_run,
@@ -24,7 +24,6 @@ from ads_pipeline.ledger.sql.row_mapping import (
     encode_run,
     key_of_table,
 )
-from ads_pipeline.ledger.sql.state_tables import demotions, run_head, runs
 from ads_pipeline.ledger.sql.statements import RUN_COLUMNS, Statement, query
 from ads_pipeline.ledger.state.visibility import is_current, last_outcome
 

@@ -27,20 +27,20 @@ from ads_pipeline.domain.transitions import (
     apply_control_action,
     apply_verdict,
 )
-from ads_pipeline.ledger.sql.row_mapping import (
-    decode_key,
-    decode_registered_run,
-    decode_state,
-    decode_verdict,
-    key_of_table,
-)
-from ads_pipeline.ledger.sql.state_tables import (
+from ads_pipeline.ledger.sql.ledger_tables import (
     KEY,
     attempts,
     control_action_partitions,
     control_actions,
     partition_state,
     runs,
+)
+from ads_pipeline.ledger.sql.row_mapping import (
+    decode_key,
+    decode_registered_run,
+    decode_state,
+    decode_verdict,
+    key_of_table,
 )
 from ads_pipeline.ledger.state.verdict_recorder import require_sound_seal
 

@@ -24,7 +24,13 @@ from ads_pipeline.ledger.control.holds import lift_hold, lock_source
 from ads_pipeline.ledger.control.retry_queue import RetryQueue
 from ads_pipeline.ledger.control.retry_queue_queries import READ_MARKED
 from ads_pipeline.ledger.control.retry_resets import reset_retries
-from ads_pipeline.ledger.sql.control_tables import parkings, retry_queue
+from ads_pipeline.ledger.sql.ledger_tables import (
+    KEY,
+    control_action_partitions,
+    parkings,
+    partition_state,
+    retry_queue,
+)
 from ads_pipeline.ledger.sql.ledger_values import ActionRequest, ActionResult
 from ads_pipeline.ledger.sql.row_mapping import (
     decode_key,
@@ -33,7 +39,6 @@ from ads_pipeline.ledger.sql.row_mapping import (
     encode_state,
     key_of_table,
 )
-from ads_pipeline.ledger.sql.state_tables import KEY, control_action_partitions, partition_state
 from ads_pipeline.ledger.sql.statements import KEY_COLUMNS, RowWrite, Statement, columns_of, insert, upsert
 from ads_pipeline.ledger.write_steps.audit_log import is_logged, log_action
 from ads_pipeline.ledger.write_steps.transactions import LedgerTransaction, LedgerWriter

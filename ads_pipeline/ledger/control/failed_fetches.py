@@ -19,8 +19,8 @@ from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.quoting import printable
 from ads_pipeline.ledger.control.control_actions import INSERT_PARKINGS
 from ads_pipeline.ledger.control.retry_queue import READ_FAILED_FETCHES, RetryQueue
+from ads_pipeline.ledger.sql.ledger_tables import instant_text
 from ads_pipeline.ledger.sql.row_mapping import decode_key, encode_key
-from ads_pipeline.ledger.sql.state_tables import instant_text
 from ads_pipeline.ledger.write_steps.partition_status import AttemptResult, FetchError
 from ads_pipeline.ledger.write_steps.transactions import LedgerTransaction, LedgerWriter
 

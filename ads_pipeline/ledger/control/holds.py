@@ -23,8 +23,7 @@ from ads_pipeline.domain.fetching.outages import (
 from ads_pipeline.domain.fetching.quota import Granted, Hold, Operation, OperationOutcome, Refused
 from ads_pipeline.domain.quoting import printable
 from ads_pipeline.ledger.control.retry_resets import RECOVERY, reset_retries
-from ads_pipeline.ledger.sql.control_tables import api_holds
-from ads_pipeline.ledger.sql.state_tables import Instant, instant_text
+from ads_pipeline.ledger.sql.ledger_tables import Instant, api_holds, instant_text
 from ads_pipeline.ledger.sql.statements import query, upsert
 from ads_pipeline.ledger.write_steps.transactions import LedgerTransaction
 

@@ -42,7 +42,7 @@ from ads_pipeline.domain.transitions import Outcome, PartitionState
 from ads_pipeline.ledger.control import retry_queue_queries
 from ads_pipeline.ledger.control.holds import read_holds
 from ads_pipeline.ledger.sql import database
-from ads_pipeline.ledger.sql.control_tables import parkings, retry_queue
+from ads_pipeline.ledger.sql.ledger_tables import KEY, Day, instant_text, parkings, retry_queue
 from ads_pipeline.ledger.sql.row_mapping import (
     decode_key,
     encode_key,
@@ -51,7 +51,6 @@ from ads_pipeline.ledger.sql.row_mapping import (
     pick_fields,
     read_clock,
 )
-from ads_pipeline.ledger.sql.state_tables import KEY, Day, instant_text
 from ads_pipeline.ledger.sql.statements import KEY_COLUMNS, Statement, query, select_given, upsert
 from ads_pipeline.ledger.write_steps.leases import Leases
 

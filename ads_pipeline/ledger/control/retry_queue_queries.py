@@ -20,7 +20,7 @@ from ads_pipeline.domain.fetching.retry_policy import (
     newest_expired_day,
 )
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.ledger.sql.state_tables import Day, Instant
+from ads_pipeline.ledger.sql.ledger_tables import Day, Instant
 from ads_pipeline.ledger.sql.statements import KEY_COLUMNS, Statement, query
 
 REQUESTS_PER_CLEANUP: Final = 10_000  # a backfill may leave a million open requests

@@ -9,7 +9,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from ads_pipeline.domain.fetching.outages import UNANSWERED
-from ads_pipeline.ledger.sql.state_tables import Instant
+from ads_pipeline.ledger.sql.ledger_tables import Instant
 from ads_pipeline.ledger.sql.statements import query
 from ads_pipeline.ledger.write_steps.transactions import LedgerTransaction
 

@@ -20,9 +20,8 @@ from ads_pipeline.domain.run_snapshots import RunSnapshot, RunStatus, StepStatus
 from ads_pipeline.ledger.events.event_log import COMMAND, PLAN_VERSION, EventLog
 from ads_pipeline.ledger.events.event_reader import fold_later_events
 from ads_pipeline.ledger.sql import database
-from ads_pipeline.ledger.sql.control_tables import leases
+from ads_pipeline.ledger.sql.ledger_tables import leases, run_events, run_head
 from ads_pipeline.ledger.sql.row_mapping import decode_run, encode_key
-from ads_pipeline.ledger.sql.state_tables import run_events, run_head
 from ads_pipeline.ledger.state.run_history import JUDGED_FLAGS
 from ads_pipeline.ledger.write_steps.leases import close_lease, select_expired_leases
 from ads_pipeline.ledger.write_steps.partition_status import AttemptResult, PartitionStatuses

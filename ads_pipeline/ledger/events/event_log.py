@@ -18,8 +18,8 @@ from ads_pipeline.domain.errors import BadEvent, EventsNotFound, LedgerRefused, 
 from ads_pipeline.domain.run_events import LEDGER_TYPES, REPEATABLE, AppendResult, Event, EventOrigin
 from ads_pipeline.ledger.events.event_reader import EventReader
 from ads_pipeline.ledger.sql import database
+from ads_pipeline.ledger.sql.ledger_tables import instant_text, run_events, run_head
 from ads_pipeline.ledger.sql.ledger_values import ActionRequest
-from ads_pipeline.ledger.sql.state_tables import instant_text, run_events, run_head
 from ads_pipeline.ledger.write_steps.audit_log import log_request
 from ads_pipeline.ledger.write_steps.event_rows import (
     COUNT_CONFLICTS,

@@ -19,8 +19,8 @@ from ads_pipeline.domain.run_snapshots import (
     fold_events,
 )
 from ads_pipeline.ledger.sql import database
+from ads_pipeline.ledger.sql.ledger_tables import Instant, run_events, run_head
 from ads_pipeline.ledger.sql.row_mapping import database_clock, pick_fields
-from ads_pipeline.ledger.sql.state_tables import Instant, run_events, run_head
 from ads_pipeline.ledger.sql.statements import Statement
 from ads_pipeline.ledger.write_steps.event_rows import decode_event, decode_snapshot
 

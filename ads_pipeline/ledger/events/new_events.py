@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from ads_pipeline.domain.run_events import LoggedEvent
 from ads_pipeline.ledger.sql import database
-from ads_pipeline.ledger.sql.state_tables import Instant, run_events, run_head
+from ads_pipeline.ledger.sql.ledger_tables import Instant, run_events, run_head
 from ads_pipeline.ledger.write_steps.event_rows import decode_event
 
 COMMIT_DELAY: Final = timedelta(minutes=10)  # an event may become visible this long after the time it carries

@@ -24,7 +24,7 @@ from ads_pipeline.domain.run_snapshots import (
 from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.events.event_reader import fetch_summaries, read_steps
 from ads_pipeline.ledger.sql import database
-from ads_pipeline.ledger.sql.state_tables import run_head
+from ads_pipeline.ledger.sql.ledger_tables import run_head
 from ads_pipeline.ledger.write_steps.event_rows import decode_snapshot, encode_snapshot
 
 EVENTS_PER_TRANSACTION: Final = 2_000  # bounds how long a resync locks the run

@@ -13,9 +13,7 @@ from ads_pipeline.domain.fetching.retry_forecast import Parking
 from ads_pipeline.domain.quoting import printable
 from ads_pipeline.ledger.control.control_actions import INSERT_PARKINGS
 from ads_pipeline.ledger.sql import database
-from ads_pipeline.ledger.sql.control_tables import parkings
-from ads_pipeline.ledger.sql.extraction_tables import accounts
-from ads_pipeline.ledger.sql.state_tables import Instant, instant_text
+from ads_pipeline.ledger.sql.ledger_tables import Instant, accounts, instant_text, parkings
 from ads_pipeline.ledger.sql.statements import Statement, query, upsert
 from ads_pipeline.ledger.write_steps.transactions import LedgerTransaction, LedgerWriter
 

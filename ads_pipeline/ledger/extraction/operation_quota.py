@@ -41,9 +41,8 @@ from ads_pipeline.ledger.control.holds import (
 )
 from ads_pipeline.ledger.sql import database
 from ads_pipeline.ledger.sql.database import ConcurrentWrite
-from ads_pipeline.ledger.sql.extraction_tables import api_operations
+from ads_pipeline.ledger.sql.ledger_tables import Instant, api_operations, instant_text
 from ads_pipeline.ledger.sql.row_mapping import read_clock
-from ads_pipeline.ledger.sql.state_tables import Instant, instant_text
 from ads_pipeline.ledger.sql.statements import Statement, columns_of, insert, names, query
 from ads_pipeline.ledger.write_steps.transactions import LedgerTransaction, LedgerWriter
 

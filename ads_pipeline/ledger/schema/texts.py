@@ -1,4 +1,4 @@
-"""Reads the texts of the schema. Only a migration executes them."""
+"""Reads the texts of the schema. Only a migration executes them; `ledger_tables` reads the columns from one."""
 
 import sqlite3
 from collections.abc import Iterator, Mapping

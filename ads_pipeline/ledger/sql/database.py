@@ -20,8 +20,8 @@ from ads_pipeline.domain.errors import HomeReadOnly, LedgerOutdated, LedgerRefus
 from ads_pipeline.domain.log_lines import LogEvent, log_event
 from ads_pipeline.domain.quoting import printable
 from ads_pipeline.lake.storage.durable_files import NOT_WRITABLE, create_empty_file, make_durable_directories
-from ads_pipeline.ledger.sql import control_tables, extraction_tables, unwritable
-from ads_pipeline.ledger.sql.state_tables import instant_text
+from ads_pipeline.ledger.sql import unwritable
+from ads_pipeline.ledger.sql.ledger_tables import instant_text, metadata
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -32,8 +32,7 @@ Engine = sa.Engine  # for callers that only pass it on
 MIGRATION_LOCK: Final = 0x616473  # any constant that no other advisory lock uses
 REVISION_TABLE: Final = "ledger_revision"
 REVISION: Final = "0001"  # of this release: the newest one of `migrations`
-METADATA: Final = control_tables.leases.metadata  # with every table of the ledger
-_EXTRACTION: Final = extraction_tables.accounts  # defined, so that METADATA has it
+METADATA: Final = metadata  # with every table of the ledger
 SCHEMA: Final = "ads_pipeline"  # in Postgres, where Dagster and other projects may use the same database
 READ_ONLY: Final = "read_only"  # an execution option of `read_only`
 ANSWER: Final = "answer_seconds"  # an execution option of `answering_within`

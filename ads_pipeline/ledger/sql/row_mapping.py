@@ -14,8 +14,8 @@ from ads_pipeline.domain.measures import MEASURED_COLUMNS, Figures, Measures
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.reason import Reason
 from ads_pipeline.domain.transitions import Outcome, PartitionState, RegisteredRun, Status, Verdict
+from ads_pipeline.ledger.sql.ledger_tables import KEY, Day, Instant, instant_text
 from ads_pipeline.ledger.sql.ledger_values import Pointer, PublicationStatus
-from ads_pipeline.ledger.sql.state_tables import KEY, Day, Instant, instant_text
 from ads_pipeline.ledger.sql.statements import Values
 
 KEY_TYPES: Final[Mapping[str, TypeEngine[Any]]] = {

@@ -21,8 +21,8 @@ from sqlalchemy.types import TypeEngine
 
 from ads_pipeline.domain.errors import LedgerRefused
 from ads_pipeline.ledger.sql import database
+from ads_pipeline.ledger.sql.ledger_tables import KEY, Day, Instant, metadata
 from ads_pipeline.ledger.sql.ledger_values import DayWindow
-from ads_pipeline.ledger.sql.state_tables import KEY, Day, Instant, metadata
 
 Columns = Mapping[str, str]  # the type of each column: text, integer, bigint, boolean, instant or day
 Values = tuple[Any, ...]

@@ -17,8 +17,8 @@ from ads_pipeline.domain.partition import days_between
 from ads_pipeline.domain.reason import Reason
 from ads_pipeline.domain.transitions import Action, Outcome, Status
 from ads_pipeline.ledger.sql import database
+from ads_pipeline.ledger.sql.ledger_tables import instant_text
 from ads_pipeline.ledger.sql.ledger_values import DayWindow
-from ads_pipeline.ledger.sql.state_tables import instant_text
 from ads_pipeline.ledger.sql.statements import Statement, query_days
 from ads_pipeline.ledger.state.first_days import FirstDays, read_first_days
 from ads_pipeline.ledger.state.visibility import is_judged

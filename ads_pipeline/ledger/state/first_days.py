@@ -14,8 +14,7 @@ import sqlalchemy as sa
 from ads_pipeline.domain.batches import split_batches
 from ads_pipeline.domain.days.expected_days import ExpectedDays, describe_single_days, find_expected, may_have_hole
 from ads_pipeline.ledger.sql import database
-from ads_pipeline.ledger.sql.extraction_tables import accounts
-from ads_pipeline.ledger.sql.state_tables import Day, Instant, finished_attempts, partition_state, runs
+from ads_pipeline.ledger.sql.ledger_tables import Day, Instant, accounts, finished_attempts, partition_state, runs
 
 PAIRS_PER_QUERY: Final = 200
 _FAILED_FETCHES: Final = (

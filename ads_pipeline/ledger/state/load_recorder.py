@@ -9,7 +9,6 @@ from ads_pipeline.domain.quoting import printable
 from ads_pipeline.domain.transitions import PartitionState, Status
 from ads_pipeline.ledger.sql.ledger_values import PublishResult
 from ads_pipeline.ledger.sql.row_mapping import decode_key, decode_run, encode_key, encode_load, encode_run
-from ads_pipeline.ledger.sql.state_tables import KEY, load_records, warehouse_pointer
 from ads_pipeline.ledger.sql.statements import RUN_COLUMNS, Statement, Values, insert, upsert
 from ads_pipeline.ledger.state.pointers import READ_POINTERS
 from ads_pipeline.ledger.state.verdicts import READ_OPEN_DEMOTIONS

@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import Outcome, Verdict
 from ads_pipeline.ledger.sql import database
+from ads_pipeline.ledger.sql.ledger_tables import Instant, load_records, partition_state, warehouse_pointer
 from ads_pipeline.ledger.sql.ledger_values import (
     DayChanges,
     DayWindow,
@@ -32,7 +33,6 @@ from ads_pipeline.ledger.sql.row_mapping import (
     pick_fields,
     same_key,
 )
-from ads_pipeline.ledger.sql.state_tables import Instant, load_records, partition_state, warehouse_pointer
 from ads_pipeline.ledger.sql.statements import (
     KEY_COLUMNS,
     RUN_COLUMNS,

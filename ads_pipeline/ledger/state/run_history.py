@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import Effect, Outcome, RegisteredRun, Verdict
 from ads_pipeline.ledger.sql import database
+from ads_pipeline.ledger.sql.ledger_tables import Day, attempts, partition_state, runs
 from ads_pipeline.ledger.sql.ledger_values import Attempt, JudgedRun, StateFilter
 from ads_pipeline.ledger.sql.row_mapping import (
     decode_key,
@@ -23,7 +24,6 @@ from ads_pipeline.ledger.sql.row_mapping import (
     key_of_table,
     same_key,
 )
-from ads_pipeline.ledger.sql.state_tables import Day, attempts, partition_state, runs
 from ads_pipeline.ledger.sql.statements import KEY_COLUMNS, RUN_COLUMNS, Statement, query
 from ads_pipeline.ledger.state.states import conditions
 from ads_pipeline.ledger.state.visibility import is_current, is_judged, last_outcome

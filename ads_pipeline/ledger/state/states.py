@@ -13,9 +13,9 @@ import sqlalchemy as sa
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.transitions import PartitionState, Status
 from ads_pipeline.ledger.sql import database
+from ads_pipeline.ledger.sql.ledger_tables import KEY, partition_state
 from ads_pipeline.ledger.sql.ledger_values import MAX_PAGE_SIZE, StateFilter
 from ads_pipeline.ledger.sql.row_mapping import KEY_TYPES, decode_state, encode_key, key_of_table
-from ads_pipeline.ledger.sql.state_tables import KEY, partition_state
 from ads_pipeline.ledger.sql.statements import KEY_COLUMNS, Statement
 
 _READ_STATES: Final = Statement(

@@ -23,9 +23,9 @@ from ads_pipeline.domain.transitions import (
     VerdictEffect,
     apply_verdict,
 )
+from ads_pipeline.ledger.sql.ledger_tables import instant_text
 from ads_pipeline.ledger.sql.ledger_values import VerdictCause, VerdictResult
 from ads_pipeline.ledger.sql.row_mapping import decode_figures, decode_state, encode_key, encode_verdict_id
-from ads_pipeline.ledger.sql.state_tables import instant_text
 from ads_pipeline.ledger.sql.statements import Values
 from ads_pipeline.ledger.state.verdict_statements import READ_VERDICT_ROWS, write_verdicts
 from ads_pipeline.ledger.write_steps.audit_log import is_logged, log_action

@@ -8,7 +8,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from ads_pipeline.ledger.sql.state_tables import STATUS_KEY, attempts
+from ads_pipeline.ledger.sql.ledger_tables import STATUS_KEY, attempts
 from ads_pipeline.ledger.sql.statements import RUN_COLUMNS, Columns, RowWrite, Statement, Values, columns_of, names
 from ads_pipeline.ledger.write_steps.partition_status import FOLDED_COLUMNS
 

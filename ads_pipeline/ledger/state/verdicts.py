@@ -12,9 +12,9 @@ import sqlalchemy as sa
 
 from ads_pipeline.domain.errors import PartitionRefused, VerdictsRefused
 from ads_pipeline.domain.transitions import Effect, Outcome, Status, Verdict
+from ads_pipeline.ledger.sql.ledger_tables import demotions
 from ads_pipeline.ledger.sql.ledger_values import VerdictCause, VerdictResult
 from ads_pipeline.ledger.sql.row_mapping import decode_run, encode_demotion, encode_key, encode_run, encode_verdict_id
-from ads_pipeline.ledger.sql.state_tables import demotions
 from ads_pipeline.ledger.sql.statements import RUN_COLUMNS, Statement, insert
 from ads_pipeline.ledger.state.pointers import READ_POINTERS, READABLE_RUNS
 from ads_pipeline.ledger.state.verdict_recorder import VerdictRecorder, log_cause, read_verdict_rows

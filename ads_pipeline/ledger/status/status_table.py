@@ -23,13 +23,13 @@ from ads_pipeline.domain.days.materialization_status import (
 )
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.ledger.sql import database
-from ads_pipeline.ledger.sql.row_mapping import decode_key, read_clock
-from ads_pipeline.ledger.sql.state_tables import (
+from ads_pipeline.ledger.sql.ledger_tables import (
     STATUS_KEY,
     code_versions,
     instant_text,
     partition_status,
 )
+from ads_pipeline.ledger.sql.row_mapping import decode_key, read_clock
 from ads_pipeline.ledger.sql.statements import Statement, Values, columns_of, query, upsert
 from ads_pipeline.ledger.write_steps.partition_status import (
     ATTEMPT_OUTCOMES,

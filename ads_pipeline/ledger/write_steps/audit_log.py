@@ -11,6 +11,7 @@ from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.quoting import printable
 from ads_pipeline.domain.transitions import PartitionState, Status
 from ads_pipeline.ledger.sql import database
+from ads_pipeline.ledger.sql.ledger_tables import Instant, control_action_partitions, control_actions
 from ads_pipeline.ledger.sql.ledger_values import ActionRequest, LoggedAction, PartitionAction
 from ads_pipeline.ledger.sql.row_mapping import (
     decode_key,
@@ -20,7 +21,6 @@ from ads_pipeline.ledger.sql.row_mapping import (
     key_of_table,
     pick_fields,
 )
-from ads_pipeline.ledger.sql.state_tables import Instant, control_action_partitions, control_actions
 from ads_pipeline.ledger.sql.statements import insert
 from ads_pipeline.ledger.write_steps.transactions import LedgerTransaction
 

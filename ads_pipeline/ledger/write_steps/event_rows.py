@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from ads_pipeline.domain.run_events import Event, EventOrigin, LoggedEvent, canonical_json, idempotency_key
 from ads_pipeline.domain.run_snapshots import RunSnapshot, RunStatus, StepStatus
-from ads_pipeline.ledger.sql.state_tables import instant_text, run_events, run_head
+from ads_pipeline.ledger.sql.ledger_tables import instant_text, run_events, run_head
 from ads_pipeline.ledger.sql.statements import NO_COLUMNS, Columns, RowWrite, Statement, Values, columns_of, names
 
 # Everything of an event but its run and what the log assigns.

@@ -20,7 +20,7 @@ from ads_pipeline.domain.fetching.retry_forecast import LeaseHolder
 from ads_pipeline.domain.log_lines import LogEvent, log_event
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.ledger.sql import database
-from ads_pipeline.ledger.sql.control_tables import leases
+from ads_pipeline.ledger.sql.ledger_tables import Instant, instant_text, leases
 from ads_pipeline.ledger.sql.ledger_values import ClaimResult
 from ads_pipeline.ledger.sql.row_mapping import (
     database_clock,
@@ -29,7 +29,6 @@ from ads_pipeline.ledger.sql.row_mapping import (
     encode_key,
     insert_into,
 )
-from ads_pipeline.ledger.sql.state_tables import Instant, instant_text
 from ads_pipeline.ledger.sql.statements import KEY_COLUMNS, Columns, Statement, Values
 
 _LOG: Final = logging.getLogger(__name__)

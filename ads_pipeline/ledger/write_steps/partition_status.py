@@ -34,14 +34,14 @@ from ads_pipeline.domain.days.materialization_status import (
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.transitions import Effect, Outcome, next_timestamp
 from ads_pipeline.ledger.sql import database
-from ads_pipeline.ledger.sql.row_mapping import encode_key
-from ads_pipeline.ledger.sql.state_tables import (
+from ads_pipeline.ledger.sql.ledger_tables import (
     STATUS_KEY,
     code_versions,
     finished_attempts,
     instant_text,
     partition_status,
 )
+from ads_pipeline.ledger.sql.row_mapping import encode_key
 from ads_pipeline.ledger.sql.statements import KEY_COLUMNS, Statement, Values, insert, upsert
 
 STATUS_COLUMNS: Final[Mapping[str, Any]] = {column.name: column.type for column in partition_status.c}

@@ -16,8 +16,8 @@ from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.run_events import EventOrigin
 from ads_pipeline.domain.transitions import PartitionState, Status
 from ads_pipeline.ledger.sql import database
+from ads_pipeline.ledger.sql.ledger_tables import KEY, instant_text, partition_state
 from ads_pipeline.ledger.sql.row_mapping import decode_state, encode_key, read_clock
-from ads_pipeline.ledger.sql.state_tables import KEY, instant_text, partition_state
 from ads_pipeline.ledger.sql.statements import KEY_COLUMNS, Statement, Values, insert
 from ads_pipeline.ledger.write_steps.event_rows import EventEncoder, append_rows
 from ads_pipeline.ledger.write_steps.leases import Lease

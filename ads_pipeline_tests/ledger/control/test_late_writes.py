@@ -22,7 +22,7 @@ from ads_pipeline.domain.errors import LeaseLost
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.ledger.ledger import Ledger, LedgerReader
 from ads_pipeline.ledger.sql import database
-from ads_pipeline.ledger.sql.control_tables import claims, leases
+from ads_pipeline.ledger.sql.ledger_tables import claims, leases
 from ads_pipeline.ledger.write_steps.leases import Lease
 from ads_pipeline_tests.ledger.builders import acceptance, key, keys, publish_runs, record_verdict, run
 from ads_pipeline_tests.ledger.control.test_leases import WRITES

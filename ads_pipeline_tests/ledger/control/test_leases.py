@@ -14,7 +14,7 @@ from ads_pipeline.domain.run_snapshots import RunStatus
 from ads_pipeline.ledger.events.completed_runs import RunCompletionLog
 from ads_pipeline.ledger.ledger import Ledger, LedgerReader
 from ads_pipeline.ledger.sql import database
-from ads_pipeline.ledger.sql.control_tables import claims, leases
+from ads_pipeline.ledger.sql.ledger_tables import claims, leases
 from ads_pipeline.ledger.write_steps.leases import Lease, renewing
 from ads_pipeline_tests.ledger.builders import (
     FakeClock,

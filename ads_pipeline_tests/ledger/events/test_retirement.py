@@ -10,7 +10,7 @@ from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.events.snapshots import Follower
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.sql import database
-from ads_pipeline.ledger.sql.state_tables import run_events
+from ads_pipeline.ledger.sql.ledger_tables import run_events
 from ads_pipeline.ledger.write_steps.audit_log import AuditLog
 from ads_pipeline.testing.event_strategies import make_completions, make_event
 from ads_pipeline_tests.ledger.builders import FakeClock, accepted_runs, action_request, key, run

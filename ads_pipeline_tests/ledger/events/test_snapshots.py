@@ -18,7 +18,7 @@ from ads_pipeline.ledger.events.event_log import EventLog
 from ads_pipeline.ledger.events.event_reader import EventReader
 from ads_pipeline.ledger.events.snapshots import EVENTS_PER_TRANSACTION, Follower
 from ads_pipeline.ledger.sql import database
-from ads_pipeline.ledger.sql.state_tables import run_events, run_head
+from ads_pipeline.ledger.sql.ledger_tables import run_events, run_head
 from ads_pipeline.testing.event_strategies import STEP_EVENT_TYPES, make_completions, make_event
 from ads_pipeline_tests.ledger.builders import FakeClock, open_part
 from ads_pipeline_tests.ledger.events.builders import stored_steps

@@ -29,8 +29,7 @@ from ads_pipeline.domain.fetching.retry_policy import Lane
 from ads_pipeline.domain.run_events import EventOrigin
 from ads_pipeline.ledger.ledger import Ledger, LedgerReader
 from ads_pipeline.ledger.sql import database
-from ads_pipeline.ledger.sql.extraction_tables import api_operations
-from ads_pipeline.ledger.sql.state_tables import instant_text
+from ads_pipeline.ledger.sql.ledger_tables import api_operations, instant_text
 from ads_pipeline.ledger.write_steps.leases import Lease
 from ads_pipeline_tests.example_counts import examples
 from ads_pipeline_tests.ledger.builders import FakeClock

@@ -9,8 +9,8 @@ from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.transitions import Action, Effect, Outcome, Status
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.sql import database
+from ads_pipeline.ledger.sql.ledger_tables import KEY, control_action_partitions, control_actions, partition_state
 from ads_pipeline.ledger.sql.ledger_values import DayWindow, StateFilter, VisibleRun, VisibleRuns
-from ads_pipeline.ledger.sql.state_tables import KEY, control_action_partitions, control_actions, partition_state
 from ads_pipeline_tests.ledger.builders import (
     FakeClock,
     acceptance,

@@ -17,8 +17,8 @@ from ads_pipeline.domain.days.materialization_status import (
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.ledger.sql import database
+from ads_pipeline.ledger.sql.ledger_tables import Day, Instant
 from ads_pipeline.ledger.sql.row_mapping import decode_key
-from ads_pipeline.ledger.sql.state_tables import Day, Instant
 from ads_pipeline.ledger.status.status_table import StatusTable
 from ads_pipeline.ledger.write_steps.partition_status import make_row_version
 

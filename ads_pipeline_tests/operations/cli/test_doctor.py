@@ -21,7 +21,7 @@ from ads_pipeline.lake.raw.unsealed_files import TEMPORARY
 from ads_pipeline.ledger.consistency.inspection import LedgerInspection
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.sql import database
-from ads_pipeline.ledger.sql.state_tables import instant_text
+from ads_pipeline.ledger.sql.ledger_tables import instant_text
 from ads_pipeline.operations.cli.local.dev import SHORT_QUEUE
 from ads_pipeline.operations.doctor import dagster_records
 from ads_pipeline.operations.doctor.deployment_checks import CHECKS

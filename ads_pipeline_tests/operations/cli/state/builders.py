@@ -12,7 +12,7 @@ from ads_pipeline.domain.transitions import Action
 from ads_pipeline.lake.raw.landing import RawRuns
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.sql import database
-from ads_pipeline.ledger.sql.state_tables import metadata
+from ads_pipeline.ledger.sql.ledger_tables import metadata
 from ads_pipeline.operations.cli.state import confirmation
 from ads_pipeline_tests.builders import ROWS, rejection, seal_facts
 from ads_pipeline_tests.ledger.builders import (
