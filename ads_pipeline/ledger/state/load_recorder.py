@@ -7,6 +7,7 @@ from ads_pipeline.domain.days.materialization_status import WAREHOUSE, AttemptOu
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.quoting import printable
 from ads_pipeline.domain.transitions import PartitionState, Status
+from ads_pipeline.ledger.sql.ledger_tables import KEY, load_records, warehouse_pointer
 from ads_pipeline.ledger.sql.ledger_values import PublishResult
 from ads_pipeline.ledger.sql.row_mapping import decode_key, decode_run, encode_key, encode_load, encode_run
 from ads_pipeline.ledger.sql.statements import RUN_COLUMNS, Statement, Values, insert, upsert

@@ -10,6 +10,7 @@ from ads_pipeline.domain.errors import RunChanged
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.sealed_run import SealedRun
 from ads_pipeline.domain.transitions import RegisteredRun
+from ads_pipeline.ledger.sql.ledger_tables import runs
 from ads_pipeline.ledger.sql.row_mapping import decode_registered_run, encode_key, encode_registration, encode_run
 from ads_pipeline.ledger.sql.statements import RUN_COLUMNS, Statement, insert
 from ads_pipeline.ledger.write_steps.transactions import LedgerTransaction, LedgerWriter
