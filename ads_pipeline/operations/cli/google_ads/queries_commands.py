@@ -113,14 +113,11 @@ def add_query(
     Google Ads, and without it from the names of the fields. Bounds, missing values and the natural key are guessed:
     read and correct them before the first day is judged.
     """
-    shipped, new_file = (
-        DEFAULT_QUERIES_FILE.read_text("utf-8"),
-        (directory or settings.home).absolute() / DEFAULT_QUERIES_FILE.name,
-    )
+    new_file = (directory or settings.home).absolute() / DEFAULT_QUERIES_FILE.name
     if name is None:
         if gaql is not None:
             raise BadCommand("--gaql needs the name of the query")
-        _create_query_file(settings, new_file, shipped)
+        _create_query_file(settings, new_file)
         return
     is_first = settings.queries_file == DEFAULT_QUERIES_FILE
     if directory is not None and not is_first:
@@ -138,7 +135,7 @@ def add_query(
     path = new_file if is_first else settings.queries_file
     contracts = path.parent / module
     if is_first:
-        _create_query_file(settings, path, shipped)
+        _create_query_file(settings, path)
     _append_contract(contracts, name, query, kinds)  # first: without its query, a contract changes nothing
     with atomic_write(path) as file:
         file.write(text.encode())
@@ -166,12 +163,12 @@ def _check_new(settings: Settings, name: str, gaql: str | None, schema_version: 
     return query, module
 
 
-def _create_query_file(settings: Settings, path: Path, text: str) -> None:
-    """Write the first query file, and print the setting that names it unless it is in the home."""
+def _create_query_file(settings: Settings, path: Path) -> None:
+    """Copy the shipped query file, and print the setting that names the copy unless it is in the home."""
     make_durable_directories(path.parent)
     try:
         with atomic_write(path, replace=False) as file:
-            file.write(text.encode())
+            file.write(DEFAULT_QUERIES_FILE.read_bytes())
     except FileExistsError:
         raise BadCommand(f"{path} exists already; nothing was changed") from None
     typer.echo(f"wrote {path}")
