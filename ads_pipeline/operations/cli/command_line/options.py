@@ -89,6 +89,16 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 Row = TypeVar("Row")
 
 
+def join_options(group: Any) -> str:
+    """The options of a group that are given, as a shell reads them."""
+    words = []
+    for each in fields(group):
+        option, given = f"--{each.name.replace('_', '-')}", getattr(group, each.name)
+        for value in given if isinstance(given, list) else [given]:
+            words += [option] if value is True else [option, str(value)] if value else []
+    return shlex.join(words)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filters:
     """The options that select partitions. The text of a value is its options as a shell reads them."""
@@ -100,12 +110,7 @@ class Filters:
     logical_date: LogicalDate = None
 
     def __str__(self) -> str:
-        words = []
-        for each in fields(self):
-            option, given = f"--{each.name.replace('_', '-')}", getattr(self, each.name)
-            for value in given if isinstance(given, list) else [given]:
-                words += [option] if value is True else [option, str(value)] if value else []
-        return shlex.join(words)
+        return join_options(self)
 
     @property
     def days(self) -> DateWindow:

@@ -28,7 +28,7 @@ from ads_pipeline.pipeline.days.account_days import AccountDays
 from ads_pipeline.pipeline.days.day_conditions import DayRules, describe_days
 from ads_pipeline.pipeline.days.next_steps import PartitionFacts, find_facts, find_next_commands
 from ads_pipeline.pipeline.days.restorable_runs import RestorableRun, find_restorable
-from ads_pipeline.pipeline.days.staleness import AssetStatus, PartitionStaleness, StalenessCalculator
+from ads_pipeline.pipeline.days.staleness import PartitionStaleness, StalenessCalculator
 from ads_pipeline.settings.environment import Settings
 
 EVENTS_SHOWN: Final = 12
@@ -88,7 +88,8 @@ class PartitionReport:
     @property
     def facts(self) -> PartitionFacts:
         state, publication, forecast = self.state, self.publication, self.forecast
-        unjudged = _find_unjudged_run(self)
+        unjudged, raw = _find_unjudged_run(self), self.staleness.raw
+        last_attempt = raw.status.last_attempt_run_id if raw.status else None
         return replace(
             find_facts(
                 self.key,
@@ -102,9 +103,9 @@ class PartitionReport:
             visible_run_id=self.pointer.run.run_id if self.pointer else None,
             demoting=publication is not None and publication.demotion_pending,
             unjudged_run_id=unjudged,
-            judging_failed=unjudged is not None and _was_last_attempt(self.staleness.raw, unjudged),
+            judging_failed=unjudged is not None and unjudged == last_attempt,
             rejected_run_id=_find_rejected_run(self),
-            stale_reasons=self.staleness.raw.reasons,
+            stale_reasons=raw.reasons,
             last_action=_describe_last_action(self),
             next_retry=format_instant(forecast.next_at) if forecast.next_at else None,
             no_asset_reason=self.no_asset_reason,
@@ -217,10 +218,6 @@ def _find_unjudged_run(report: PartitionReport) -> str | None:
         if report.state.status is Status.SUCCESS and run_id == report.state.current_run_id:
             return None
     return None
-
-
-def _was_last_attempt(asset: AssetStatus, run_id: str | None) -> bool:
-    return asset.status is not None and asset.status.last_attempt_run_id == run_id
 
 
 def _describe_last_action(report: PartitionReport) -> str | None:

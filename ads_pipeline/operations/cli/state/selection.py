@@ -3,7 +3,6 @@
 Every mistake is reported before anything changes.
 """
 
-import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -172,8 +171,7 @@ class AccountOrQuery:
     source: options.OneSource = None
 
     def __str__(self) -> str:
-        pairs = ("--customer", self.customer), ("--query", self.query), ("--source", self.source)
-        return shlex.join(word for option, value in pairs if value for word in (option, value))
+        return options.join_options(self)
 
     def find(self, settings: Settings, ledger: LedgerReader) -> Targets:
         """Raises BadCommand unless one is given, and BadName for one that is neither known nor parked."""
