@@ -152,8 +152,14 @@ def test_start_is_reported_in_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     """One for each part that answers, and one every few seconds. It ends when Dagster has ended, or after a limit."""
     monkeypatch.setattr(dev_start, "SECONDS_BETWEEN_LOOKS", 0.01)
     monkeypatch.setattr(dev_start, "SECONDS_BETWEEN_LINES", 0.0)
-    answers = iter([[UI, DAEMON], [UI, DAEMON], [DAEMON], []])
-    lines = [line.split(" s  ")[1] for line in report_start(lambda: next(answers), lambda: True)]
+    later, lines = iter([[DAEMON], []]), list[str]()
+
+    def find_waiting() -> list[str]:
+        """The UI answers once a line has said that it is waited for, however slow the machine is."""
+        return next(later) if f"waiting for {UI}" in lines else [UI, DAEMON]
+
+    for line in report_start(find_waiting, lambda: True):
+        lines.append(line.split(" s  ")[1])
     news = [line for line in lines if not line.startswith("waiting")]
     assert news == [f"{LOCATION} answers", f"{UI} answers", f"{DAEMON} answers"]
     assert f"waiting for {UI}" in lines
