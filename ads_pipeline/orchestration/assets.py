@@ -73,14 +73,14 @@ def _build_raw(name: str, **options: Any) -> Any:
     def raw(
         context: dg.AssetExecutionContext, step_resources: dg.ResourceParam[StepResources]
     ) -> dg.Output[SealedPartitions]:
-        source_name, source = step_resources.source_name, step_resources.source
+        source = step_resources.source_name
         keys = step_resources.select_due(
-            parse_partition_names(context.partition_keys, source=source_name, query_name=name, log=context.log)
+            parse_partition_names(context.partition_keys, source=source, query_name=name, log=context.log)
         )
         claim = step_resources.claim(keys)
         warn_of_held(claim.held, keys, context.log)
-        backfill = find_backfill(context, source=source_name, query_name=name) if source.fetches else None
-        landed = source.land(list(claim.granted), backfill)
+        backfill = find_backfill(context, source=source, query_name=name) if step_resources.fetches else None
+        landed = step_resources.land(list(claim.granted), backfill)
         return suppress_materialization(SealedPartitions(landed=landed, held=claim.held))
 
     return raw

@@ -60,13 +60,14 @@ class PartitionStateIOManager(dg.IOManager):
     @property
     def step_resources(self) -> StepResources:
         """The resources of assets and checks. A verdict is recorded by the validator, and by nothing else."""
-        resources = self._resources
+        resources, source = self._resources, self._resources.source
         return StepResources(
             settings=resources.settings,
             ledger=resources.reader,
-            source=resources.source,
             due=resources.due,
             claim=resources.claim,
+            fetches=source.fetches,
+            land=source.land,
             judge=self.judge,
             commit=self.commit,
         )

@@ -14,14 +14,14 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ads_pipeline.domain.errors import LeaseLost
-from ads_pipeline.domain.fetching.fetch_results import SkippedFetch
+from ads_pipeline.domain.fetching.fetch_results import Backfill, SkippedFetch
 from ads_pipeline.domain.fetching.retry_forecast import LeaseHolder
 from ads_pipeline.domain.log_lines import LogEvent, log_event
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.quoting import printable
 from ads_pipeline.domain.run_events import Event, EventOrigin
 from ads_pipeline.lake.raw.landing import RawRuns
-from ads_pipeline.lake.raw.run_source import Source
+from ads_pipeline.lake.raw.run_source import Landed, Source
 from ads_pipeline.ledger.events.completed_runs import RunCompletionLog
 from ads_pipeline.ledger.events.snapshots import fold_run
 from ads_pipeline.ledger.ledger import Ledger, LedgerReader
@@ -94,11 +94,12 @@ def select_due(keys: Iterable[PartitionKey], due: Collection[PartitionKey] | Non
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepResources(ReadResources):
-    """The resources of assets and checks: read access, and the functions of the IO manager that they may call."""
+    """The resources of assets and checks: read access, and the functions of the run that they may call."""
 
-    source: Source
     due: Collection[PartitionKey] | None = None  # the partitions that the run is for; None: its whole range
     claim: Callable[[Sequence[PartitionKey]], ClaimResult]
+    fetches: bool
+    land: Callable[[Sequence[PartitionKey], Backfill | None], Landed]
     judge: Callable[["SparkSession", Sequence[Run]], "JudgingResult"]
     commit: Callable[[SparkResource, "LoadablePartitions"], "LoadResult"]
 

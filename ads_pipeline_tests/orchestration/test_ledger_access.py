@@ -26,9 +26,9 @@ from ads_pipeline.orchestration.resources import RunResources
 from ads_pipeline.orchestration.runs.ended_runs import build_event_origin
 from ads_pipeline.pipeline.loading import Loader, LoadResult
 from ads_pipeline.pipeline.reconciliation import RepairKind
+from ads_pipeline_tests.ledger.transactions import counted_transactions
 from ads_pipeline_tests.orchestration.builders import RAW, WAREHOUSE, Location, open_location, open_resources
 from ads_pipeline_tests.orchestration.sensors.ticks import create_run
-from ads_pipeline_tests.orchestration.transactions import counted_transactions
 from ads_pipeline_tests.pipeline.builders import QUERY, SOURCE, key, seal_run, table_version_count, visible_runs
 
 MAX_TRANSACTIONS = 25

@@ -224,7 +224,7 @@ def _partition_state(context: dg.InitResourceContext) -> PartitionStateIOManager
 
 @dg.resource(
     required_resource_keys={"partition_state"},
-    description="Ledger, raw runs and source for assets and checks, which can read and not write.",
+    description="Ledger and raw runs for assets and checks, which can read and not write.",
 )
 def _step_resources(context: dg.InitResourceContext) -> StepResources:
     manager: PartitionStateIOManager = context.resources.partition_state
