@@ -75,7 +75,7 @@ class PartitionStateIOManager(dg.IOManager):
     def judge(self, spark: "SparkSession", runs: Sequence[Run]) -> "JudgingResult":
         """Have the validator judge runs, and record its verdicts.
 
-        An output of the check would be stored too late: Dagster stores its evaluations while the check runs.
+        The check calls this, because Dagster gives the output of a check to no IO manager.
         """
         return self._pipeline(spark).validation.judge(runs)
 
