@@ -117,7 +117,7 @@ def test_failed_run_does_not_hold_back_what_arrives_later(
     """
     seal_run(location.deployment, NEW), seal_run(location.deployment, NEWER)
     with monkeypatch.context() as patch:
-        patch.setattr(Loader, "load", _fail)
+        patch.setattr(Loader, "commit", _fail)
         execute_requests(location, tick(location))
     assert location.materialized_and_failed(WAREHOUSE)[1] == dagster_keys(*_all_of_range())
     seal_run(location.deployment, ABSENT)
