@@ -134,22 +134,10 @@ def describe_days(
             source=source, query_name=query_name, since=min(days), until=max(days), customers=customers
         )
         facts = {(row.customer_id, row.logical_date): row for row in ledger.days.facts(window)}
+        wanted = {(key.customer_id, key.logical_date): key for key in group}
         first_days = ledger.days.first_days(source, customers).of_query(query_name)
-        acknowledged = ledger.days.acknowledged(window)
-        parked = find_parked(ledger.retry_queue.list_parkings(source), query_name, customers)
-        expectations = {
-            customer: rules.expect(customer, query_name, first_days.get(customer, NONE_EXPECTED))
-            for customer in customers
-        }
-        for key in group:
-            described[key] = describe_day(
-                facts.get((key.customer_id, key.logical_date)),
-                key.logical_date,
-                expectations[key.customer_id],
-                parked=parked.get(key.customer_id),
-                now=rules.now,
-                acknowledged=acknowledged.get((key.customer_id, key.logical_date)),
-            )
+        found = _describe(ledger, window, {each: facts.get(each) for each in wanted}, first_days, rules)
+        described.update((wanted[each], day) for each, day in found.items())
     return {key: described[key] for key in unique_keys}
 
 
@@ -165,37 +153,51 @@ def find_days(
 
     `first_days` has the expected days of each customer.
     """
-    expectations = {
-        customer: rules.expect(customer, window.query_name, days) for customer, days in first_days.items()
-    }
     facts: dict[tuple[str, date], DayFacts | None] = {}
     if any(CONDITIONS[each].needs_no_run for each in conditions):
-        due = max((each.last_due_day(rules.now) for each in expectations.values()), default=date.min)
+        expectations = (rules.expect(customer, window.query_name, days) for customer, days in first_days.items())
+        due = max((each.last_due_day(rules.now) for each in expectations), default=date.min)
         due_window = replace(window, until=min(window.until, due))
         facts.update(dict.fromkeys(ledger.days.absent(due_window, first_days)))
     # Read after the absent days, so that a day which is recorded in between has its facts.
     for row in ledger.days.facts(window, conditions):
         facts[row.customer_id, row.logical_date] = row
+    described = _describe(ledger, window, facts, first_days, rules)
+    return {
+        PartitionKey(
+            source=window.source, customer_id=customer, query_name=window.query_name, logical_date=day
+        ): described[customer, day]
+        for customer, day in sorted(described, key=lambda each: (each[1], each[0]))
+        if described[customer, day].condition in conditions
+    }
+
+
+def _describe(
+    ledger: LedgerReader,
+    window: DayWindow,
+    facts: Mapping[tuple[str, date], DayFacts | None],
+    first_days: Mapping[str, ExpectedDays],
+    rules: DayRules,
+) -> dict[tuple[str, date], DayCondition]:
+    """Describe days of one query, each a customer and a day with what is recorded of it, in the same order."""
     customers = {customer for customer, _day in facts}
     acknowledged = ledger.days.acknowledged(window)
     parked = find_parked(ledger.retry_queue.list_parkings(window.source), window.query_name, customers)
-    found: dict[PartitionKey, DayCondition] = {}
-    for customer, day in sorted(facts, key=lambda each: (each[1], each[0])):
-        expectation = expectations.get(customer) or rules.expect(customer, window.query_name, NONE_EXPECTED)
-        described = describe_day(
-            facts[customer, day],
+    expectations = {
+        customer: rules.expect(customer, window.query_name, first_days.get(customer, NONE_EXPECTED))
+        for customer in customers
+    }
+    return {
+        (customer, day): describe_day(
+            recorded,
             day,
-            expectation,
+            expectations[customer],
             parked=parked.get(customer),
             now=rules.now,
             acknowledged=acknowledged.get((customer, day)),
         )
-        if described.condition in conditions:
-            key = PartitionKey(
-                source=window.source, customer_id=customer, query_name=window.query_name, logical_date=day
-            )
-            found[key] = described
-    return found
+        for (customer, day), recorded in facts.items()
+    }
 
 
 def find_gaps(
