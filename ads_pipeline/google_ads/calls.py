@@ -1,4 +1,4 @@
-"""One call about accounts or queries: an operation for it, and its fault as a value."""
+"""Makes one call about accounts or queries: an operation for it, and its fault as a value."""
 
 from collections.abc import Callable, Mapping
 from typing import TypeVar
@@ -38,3 +38,15 @@ def spend(
             fault = read_fault(error, context, result.request_id)
             result.fault = fault
     return fault
+
+
+def find_query_fault(
+    clients: Clients, budget: Budget, operation: Operation, login_customer_id: str | None, query: str
+) -> Fault | None:
+    """The fault with which Google refuses a query, which is not run; None when it would accept it."""
+
+    def validate(_result: CallResult) -> None:
+        clients.validate(customer_id=str(operation.customer_id), login_customer_id=login_customer_id, query=query)
+
+    repeat = f"ads-pipeline queries check --online {operation.customer_id}"
+    return spend(clients, budget, operation, login_customer_id, validate, repeat=repeat)

@@ -27,6 +27,7 @@ from ads_pipeline.domain.days.settlement import (
 )
 from ads_pipeline.domain.errors import AdsPipelineError, BadJson, FieldRefused, RawUnavailable, StreamRefused
 from ads_pipeline.domain.fetching.outages import SOURCE_UNAVAILABLE, TIMED_OUT, TRANSIENT
+from ads_pipeline.domain.fetching.retry_forecast import names_by_scope
 from ads_pipeline.domain.partition import Run
 from ads_pipeline.domain.quoting import quoted
 from ads_pipeline.domain.sealed_run import SealedRun, SealFacts
@@ -122,7 +123,9 @@ class RangeStreams:
         """The fault of Google's errors, of our own, and of a stream that this process cancelled."""
         requested = request.fetch_range
         context = self._clients.request_context(
-            request.login_customer_id, parked_names=requested.names_by_scope, is_single_day=len(requested.keys) == 1
+            request.login_customer_id,
+            parked_names=names_by_scope(requested.keys[0]),
+            is_single_day=len(requested.keys) == 1,
         )
         if stalled.is_set():
             text = f"the stream stalled: no rows for {self._stall_limit.total_seconds():.0f} s"

@@ -92,9 +92,9 @@ class Parking:
         return self.scope == "source" or self.name == (customer_id if self.scope == "customer" else query_name)
 
 
-def parking_name(scope: str, key: PartitionKey) -> str:
-    """The name of what a parking of this scope stops for a partition."""
-    return {"customer": key.customer_id, "query": key.query_name, "source": key.source}[scope]
+def names_by_scope(key: PartitionKey) -> dict[str, str]:
+    """The name of what a parking stops for a partition, by the scope of the parking."""
+    return {"customer": key.customer_id, "query": key.query_name, "source": key.source}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,11 +40,6 @@ class FetchRange:
         return self.keys[0].query_name
 
     @property
-    def names_by_scope(self) -> dict[str, str]:
-        """The names that a fault of the request may park, by the scope of the parking."""
-        return {"source": self.keys[0].source, "customer": self.customer_id, "query": self.query_name}
-
-    @property
     def since(self) -> date:
         return self.keys[0].logical_date
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from ads_pipeline.domain.days.materialization_status import RAW, AttemptOutcome
 from ads_pipeline.domain.fetching.fetch_results import FailedFetch
-from ads_pipeline.domain.fetching.retry_forecast import Parking, ScheduledRetry, parking_name
+from ads_pipeline.domain.fetching.retry_forecast import Parking, ScheduledRetry, names_by_scope
 from ads_pipeline.domain.fetching.retry_policy import ERROR_POLICIES, PARKING_SCOPES, ErrorPolicy, RetryPolicy
 from ads_pipeline.domain.log_lines import LogEvent, log_event
 from ads_pipeline.domain.partition import PartitionKey
@@ -100,5 +100,5 @@ def _parkings(failures: Sequence[FailedFetch]) -> Iterator[Parking]:
         scope = PARKING_SCOPES.get(ERROR_POLICIES.get(failure.error_class, ErrorPolicy.RETRY))
         if scope is not None:
             key, why = failure.key, printable(failure.error_message)
-            name = parking_name(scope, key)
+            name = names_by_scope(key)[scope]
             yield Parking(source=key.source, scope=scope, name=name, error_class=failure.error_class, why=why)

@@ -13,17 +13,18 @@ from typing import Final
 
 from ads_pipeline.domain.days.settlement import DayLimits
 from ads_pipeline.domain.fetching.account import REFUSED, Account
+from ads_pipeline.domain.fetching.quota import Operation, OperationKind
 from ads_pipeline.domain.fetching.retry_forecast import Parking
 from ads_pipeline.domain.fetching.retry_policy import ERROR_POLICIES, ErrorPolicy
 from ads_pipeline.domain.partition import PartitionKey, generate_run_id
 from ads_pipeline.google_ads.account_discovery import DISCOVER, AccountDiscovery, Discovery
+from ads_pipeline.google_ads.calls import find_query_fault
 from ads_pipeline.google_ads.client import Clients
 from ads_pipeline.google_ads.configuration import ClientConfiguration
 from ads_pipeline.google_ads.faults.fault_reading import Fault
 from ads_pipeline.google_ads.fetch_rules import FetchRules
 from ads_pipeline.google_ads.google_ads_source import GoogleAdsSource
 from ads_pipeline.google_ads.operation_budget import Budget
-from ads_pipeline.google_ads.query_validation import QueryValidator
 from ads_pipeline.google_ads.requests.gaql import complete_query
 from ads_pipeline.google_ads.streaming import RangeStreams
 from ads_pipeline.lake.raw.landing import RawRuns
@@ -133,10 +134,13 @@ class Extraction:
         """
         account = self.ledger.accounts.by_id(self.apis.source).get(customer_id)
         login = (account.login_customer_id if account else None) or next(iter(self._login_ids), None)
-        validator = QueryValidator(self._clients, self._budget, source=self.apis.source)
         answers: dict[str, Fault | None] = {}
         for name, query in self.apis.queries.items():
-            fault = validator.find_fault(customer_id, login, name, complete_query(query.gaql, day, day))
+            operation = Operation(
+                source=self.apis.source, kind=OperationKind.CHECK, customer_id=customer_id, query_name=name
+            )
+            gaql = complete_query(query.gaql, day, day)
+            fault = find_query_fault(self._clients, self._budget, operation, login, gaql)
             answers[name] = fault
             if fault is not None and ERROR_POLICIES.get(fault.error_class) in _STOPS_QUESTIONS:
                 break
