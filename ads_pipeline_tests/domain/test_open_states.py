@@ -94,7 +94,6 @@ FINAL: dict[str, Iterable[str]] = {
         "load_records",
         "partition_state",
         "partition_status",
-        "retry_resets",
         "run_events",
         "runs",
         "warehouse_pointer",
