@@ -85,9 +85,9 @@ def _ask_engine(request: RunRequest) -> Answer:
         answer = request_run(_home(), request)
     except OSError as error:
         answer = Answer(problem=describe_silence(error))
-    if answer.problem is None or _files().give_up(request.run_id):
+    if answer.problem is None or _files().give_up(request.engine_run_id):
         return answer
-    process = _files().find(request.run_id)  # that took the run, although the engine has not said so
+    process = _files().find(request.engine_run_id)  # that took the run, although the engine has not said so
     return Answer(pid=process.pid) if process else answer
 
 
@@ -101,7 +101,7 @@ def _build_request(run: dg.DagsterRun, instance: dg.DagsterInstance) -> RunReque
         job_origin=origin, run_id=run.run_id, instance_ref=instance.get_ref()
     ).get_command_args()
     return RunRequest(
-        run_id=run.run_id,
+        engine_run_id=run.run_id,
         module=module,
         executable=origin.repository_origin.executable_path,
         arguments=tuple(command[command.index("api") :]),

@@ -146,15 +146,15 @@ def check_dagster(deployment: Deployment) -> Iterator[Finding]:
     statuses = dagster_records.read_statuses(
         deployment.settings.home, deployment.settings.postgres_url, sorted(open_runs)
     )
-    for run_id, status in sorted(statuses.items()):
-        run = open_runs[run_id]
+    for engine_run_id, status in sorted(statuses.items()):
+        run = open_runs[engine_run_id]
         if status in dagster_records.FINISHED_STATUSES and deployment.now - run.last_event_at > HOUR:
             step = "start the Dagster daemon and turn on the sensor run_completion"
-            yield make_warning(f"run {run_id}", f"it is {status} in Dagster but open in the event log", step)
+            yield make_warning(f"run {engine_run_id}", f"it is {status} in Dagster but open in the event log", step)
         elif status not in dagster_records.FINISHED_STATUSES and _is_lost(run, deployment.now):
             problem = f"it is {status} in Dagster, but its newest event is from {format_time(run.last_event_at)}"
             yield make_error(
-                f"run {run_id}", problem, "terminate it in Dagster; sensors then run its partitions again"
+                f"run {engine_run_id}", problem, "terminate it in Dagster; sensors then run its partitions again"
             )
 
 

@@ -333,7 +333,9 @@ def _find_dead_runs(events: Sequence[LoggedEvent]) -> Iterator[Fact]:
             if each.event.engine_run_id in discoveries:
                 continue
             failed[each.event.engine_run_id] = each
-    for run_id, each in failed.items():
+    for engine_run_id, each in failed.items():
         why = (each.event.event_data or {}).get("why", "the run failed")
-        unjudged = f"; {left[run_id]:,} sealed runs have no verdict" if left[run_id] else ""
-        yield Fact(kind=Incident.RUN_DIED, subject=run_id, occurrence=each.idempotency_key, reason=f"{why}{unjudged}")
+        unjudged = f"; {left[engine_run_id]:,} sealed runs have no verdict" if left[engine_run_id] else ""
+        yield Fact(
+            kind=Incident.RUN_DIED, subject=engine_run_id, occurrence=each.idempotency_key, reason=f"{why}{unjudged}"
+        )

@@ -68,7 +68,7 @@ class Outbox:
             return cls(
                 position=LogPosition(
                     newest_at=newest_at and _parse_instant(newest_at),
-                    last_seqs={str(run_id): int(seq) for run_id, seq in document["last_seqs"].items()},
+                    last_seqs={str(engine_run_id): int(seq) for engine_run_id, seq in document["last_seqs"].items()},
                 ),
                 deadlines_at=_parse_instant(document["deadlines_at"]),
                 parkings=[str(each) for each in document["parkings"]],

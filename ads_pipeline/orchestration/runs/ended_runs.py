@@ -29,7 +29,7 @@ _RETRY_TAG: Final = "dagster/retry_number"
 class CompletedRun:
     """A run that was closed. `unjudged` are partitions whose sealed runs it left without a verdict."""
 
-    run_id: str
+    engine_run_id: str
     status: RunStatus
     unjudged: tuple[PartitionKey, ...]
 
@@ -53,19 +53,19 @@ def close_finished_runs(instance: dg.DagsterInstance, events: RunCompletionLog) 
     without a lease stays open: it may be a run of another engine.
     """
     expired = set(events.list_expired_runs())
-    for run_id in dict.fromkeys([*events.list_open_runs(), *sorted(expired)]):
-        run, reason = instance.get_run_by_id(run_id), None
-        if run is None and run_id in expired:
-            origin = EventOrigin(engine_run_id=run_id, plan_version=PLAN_VERSION)
+    for engine_run_id in dict.fromkeys([*events.list_open_runs(), *sorted(expired)]):
+        run, reason = instance.get_run_by_id(engine_run_id), None
+        if run is None and engine_run_id in expired:
+            origin = EventOrigin(engine_run_id=engine_run_id, plan_version=PLAN_VERSION)
             unjudged = events.complete_run(origin, RunStatus.FAILED, reason=LEASE_EXPIRED)
-            yield CompletedRun(run_id=run_id, status=RunStatus.FAILED, unjudged=tuple(unjudged))
-        if run is not None and not run.is_finished and run_id in expired:
+            yield CompletedRun(engine_run_id=engine_run_id, status=RunStatus.FAILED, unjudged=tuple(unjudged))
+        if run is not None and not run.is_finished and engine_run_id in expired:
             run, reason = _report_lost_run(instance, run), LEASE_EXPIRED
         status = FINAL_STATUSES.get(run.status) if run else None
         if run is not None and status is not None:
             reason = reason or f"Dagster reports the run as {run.status.value}"
             unjudged = events.complete_run(build_event_origin(run), status, reason=reason)
-            yield CompletedRun(run_id=run_id, status=status, unjudged=tuple(unjudged))
+            yield CompletedRun(engine_run_id=engine_run_id, status=status, unjudged=tuple(unjudged))
 
 
 def _report_lost_run(instance: dg.DagsterInstance, run: dg.DagsterRun) -> dg.DagsterRun | None:

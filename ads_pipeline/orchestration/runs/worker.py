@@ -35,7 +35,7 @@ Command = Callable[[], object]
 class Order:
     """The run to execute, with the arguments of the command `dagster`."""
 
-    run_id: str
+    engine_run_id: str
     directory: str  # of the files of runs
     arguments: Sequence[str]
 
@@ -95,7 +95,7 @@ def start_now(load: Callable[[], Command]) -> None:
 def execute(order: Order, load: Callable[[], Command]) -> None:
     """Become the process of this run, unless another process is, and end when the run has ended."""
     interrupts = Interrupts()
-    held = RunFiles(Path(order.directory)).take(order.run_id)
+    held = RunFiles(Path(order.directory)).take(order.engine_run_id)
     _write(NO if held is None else YES)
     if held is None:
         return
@@ -157,7 +157,7 @@ def _report_canceled(order: Order) -> None:
 
     arguments: Any = dg.deserialize_value(order.arguments[-1])
     with dg.DagsterInstance.from_ref(arguments.instance_ref) as instance:
-        run = instance.get_run_by_id(order.run_id)
+        run = instance.get_run_by_id(order.engine_run_id)
         if run is not None and run.status == dg.DagsterRunStatus.CANCELING:
             instance.report_run_canceled(run)
 

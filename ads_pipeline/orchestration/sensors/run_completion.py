@@ -59,17 +59,17 @@ def build_run_completion_sensor(query_names: Sequence[str], *, now: Clock) -> dg
 
         follower = Follower(sensor_resources.events)
         follower.catch_up(report_lag)
-        for run_id in fail_unqueued_runs(context.instance, asset_keys(query_names), now()):
-            context.log.warning("run %s was reported as failed: %s", run_id, NEVER_QUEUED)
+        for engine_run_id in fail_unqueued_runs(context.instance, asset_keys(query_names), now()):
+            context.log.warning("run %s was reported as failed: %s", engine_run_id, NEVER_QUEUED)
         closed = list(close_finished_runs(context.instance, sensor_resources.events))
-        for run_id in sensor_resources.events.close_silent_commands():
-            context.log.warning("run %s was closed as failed: %s", run_id, COMMAND_KILLED)
+        for engine_run_id in sensor_resources.events.close_silent_commands():
+            context.log.warning("run %s was closed as failed: %s", engine_run_id, COMMAND_KILLED)
         follower.catch_up()
         for run in closed:
             if run.unjudged:
                 context.log.error(
                     "run %s ended as %s and left %d sealed runs without a verdict. First: %s",
-                    run.run_id,
+                    run.engine_run_id,
                     run.status,
                     len(run.unjudged),
                     run.unjudged[0],

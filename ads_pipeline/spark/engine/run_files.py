@@ -58,7 +58,7 @@ class RunFiles:
 
     directory: Path
 
-    def take(self, run_id: str) -> int | None:
+    def take(self, engine_run_id: str) -> int | None:
         """Make this process the one that executes the run. Return the descriptor that holds the lock.
 
         None when another process has the run, or when a launcher has given it to another one.
@@ -67,37 +67,37 @@ class RunFiles:
         with self._written(RunProcess(pid=os.getpid(), machine=this_machine())) as (descriptor, temporary):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             try:
-                os.link(temporary, self._path(run_id))
+                os.link(temporary, self._path(engine_run_id))
             except FileExistsError:
                 os.close(descriptor)
                 return None
         return descriptor
 
-    def give_up(self, run_id: str) -> bool:
+    def give_up(self, engine_run_id: str) -> bool:
         """Make sure that no process takes the run from now on. False when one has taken it."""
         make_durable_directories(self.directory)
         with suppress(FileExistsError):
-            os.close(os.open(self._path(run_id), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-        return self.find(run_id) is None
+            os.close(os.open(self._path(engine_run_id), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        return self.find(engine_run_id) is None
 
-    def release(self, run_id: str, pid: int) -> None:
+    def release(self, engine_run_id: str, pid: int) -> None:
         """Let another process take the run, if it was this one's. It was ended before it executed anything."""
-        process = self.find(run_id)
+        process = self.find(engine_run_id)
         if process is not None and (process.pid, process.machine) == (pid, this_machine()):
-            self._path(run_id).unlink(missing_ok=True)
+            self._path(engine_run_id).unlink(missing_ok=True)
 
-    def find(self, run_id: str) -> RunProcess | None:
+    def find(self, engine_run_id: str) -> RunProcess | None:
         """The process that took the run; None when none did, or when nobody knows any more."""
         try:
-            content = self._path(run_id).read_bytes()[:_MAX_BYTES]
+            content = self._path(engine_run_id).read_bytes()[:_MAX_BYTES]
             return RunProcess(**json.loads(content))
         except (OSError, ValueError, TypeError):
             return None
 
-    def is_alive(self, run_id: str) -> bool:
+    def is_alive(self, engine_run_id: str) -> bool:
         """Return whether the process that took the run holds its lock."""
         try:
-            with self._path(run_id).open("rb") as file:
+            with self._path(engine_run_id).open("rb") as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
@@ -105,33 +105,33 @@ class RunFiles:
             return False
         return False
 
-    def interrupt(self, run_id: str) -> bool:
+    def interrupt(self, engine_run_id: str) -> bool:
         """Send SIGINT to the process of the run. False when it has ended, or is not of this machine."""
-        process = self.find(run_id)
+        process = self.find(engine_run_id)
         if process is None or not process.is_here:
             return False
         with suppress(ProcessLookupError), _handle(process.pid) as send:
-            if self.is_alive(run_id):  # so the handle is that of the run's process
+            if self.is_alive(engine_run_id):  # so the handle is that of the run's process
                 send(signal.SIGINT)
                 return True
         return False
 
-    def await_exit(self, run_id: str) -> RunProcess | None:
+    def await_exit(self, engine_run_id: str) -> RunProcess | None:
         """The process of a run that has ended, when the engine has noted its exit code, which takes a moment."""
         end = time.monotonic() + SECONDS_TO_NOTE
-        process = self.find(run_id)
+        process = self.find(engine_run_id)
         while process is not None and process.exit_code is None and time.monotonic() < end:
             time.sleep(SECONDS_TO_NOTE / 20)
-            process = self.find(run_id)
+            process = self.find(engine_run_id)
         return process
 
-    def note_exit(self, run_id: str, exit_code: int) -> None:
+    def note_exit(self, engine_run_id: str, exit_code: int) -> None:
         """Add the exit code of a process that has ended."""
-        process = self.find(run_id)
+        process = self.find(engine_run_id)
         if process is not None:
             with self._written(replace(process, exit_code=exit_code)) as (descriptor, temporary):
                 os.close(descriptor)
-                temporary.replace(self._path(run_id))
+                temporary.replace(self._path(engine_run_id))
 
     def remove_old(self) -> None:
         """Remove the files of processes that ended a week ago."""
@@ -141,10 +141,10 @@ class RunFiles:
                 if is_old and not self.is_alive(path.name):
                     path.unlink()
 
-    def _path(self, run_id: str) -> Path:
-        if _RUN_ID.fullmatch(run_id) is None:
+    def _path(self, engine_run_id: str) -> Path:
+        if _RUN_ID.fullmatch(engine_run_id) is None:
             raise ValueError("the id of a run has only letters, digits, - and _")
-        return self.directory / run_id
+        return self.directory / engine_run_id
 
     @contextmanager
     def _written(self, process: RunProcess) -> Iterator[tuple[int, Path]]:

@@ -103,8 +103,8 @@ class RunProcesses:
         worker = self._hand_to_waiting(request) or self._hand_to_new(request)
         if worker is None:
             return Answer(problem=f"no process took the run within {SECONDS_TO_TAKE:g} s")
-        self._runs[request.run_id] = worker
-        threading.Thread(target=self._await_end, args=(request.run_id, worker), daemon=True).start()
+        self._runs[request.engine_run_id] = worker
+        threading.Thread(target=self._await_end, args=(request.engine_run_id, worker), daemon=True).start()
         return Answer(pid=worker.process.pid)
 
     def has_ready(self) -> bool:
@@ -162,20 +162,24 @@ class RunProcesses:
         return self._hand(request, Worker.start(self._program, NOW), SECONDS_TO_TAKE)
 
     def _hand(self, request: RunRequest, worker: Worker, seconds: float) -> Worker | None:
-        found = {"run_id": request.run_id, "directory": str(self._files.directory), "arguments": request.arguments}
+        found = {
+            "engine_run_id": request.engine_run_id,
+            "directory": str(self._files.directory),
+            "arguments": request.arguments,
+        }
         if worker.accepts(json.dumps(found).encode() + b"\n", seconds):
             return worker
         worker.discard()  # first, because no run may be executed twice
-        self._files.release(request.run_id, worker.process.pid)
+        self._files.release(request.engine_run_id, worker.process.pid)
         return None
 
-    def _await_end(self, run_id: str, worker: Worker) -> None:
+    def _await_end(self, engine_run_id: str, worker: Worker) -> None:
         exit_code = worker.process.wait()
-        del self._runs[run_id]
+        del self._runs[engine_run_id]
         with self._lock:
             self._next_start = min(self._next_start, time.monotonic())
         with suppress(OSError):  # a full disk; the exit code stays unknown
-            self._files.note_exit(run_id, exit_code)
+            self._files.note_exit(engine_run_id, exit_code)
 
 
 def _is_own_python(executable: str) -> bool:

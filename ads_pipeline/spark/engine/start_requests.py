@@ -33,7 +33,7 @@ _NAMES: Final = frozenset({*CERTIFICATES, "PYTHONPATH", "JAVA_HOME", "HTTP_PROXY
 class RunRequest:
     """A run, and what its process must have: the module of its definitions, a Python, and an environment."""
 
-    run_id: str
+    engine_run_id: str
     module: str
     executable: str
     arguments: tuple[str, ...]  # of the command `dagster`; they may hold secrets of Dagster's configuration

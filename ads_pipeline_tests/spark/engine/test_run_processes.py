@@ -89,7 +89,7 @@ def processes(tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> It
 
 def request_for(executed: Path, run_id: str = RUN, module: str = MODULE, **environ: str) -> RunRequest:
     return RunRequest(
-        run_id=run_id,
+        engine_run_id=run_id,
         module=module,
         executable=sys.executable,
         arguments=(str(executed),),
