@@ -6,7 +6,6 @@ Only `database.migrate` loads this module, because Alembic takes longer to load 
 import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
-from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 
 
@@ -16,20 +15,10 @@ class UnknownRevision(Exception):
 
 def run_revisions(connection: sa.Connection) -> None:
     """Upgrade the schema in the transaction of this connection."""
-    config = _configure()
+    config = Config()
+    config.set_main_option("script_location", "ads_pipeline.ledger:migrations")
     config.attributes["connection"] = connection
     try:
         command.upgrade(config, "head")
     except CommandError as error:
         raise UnknownRevision from error
-
-
-def find_newest() -> str:
-    """The newest revision among the scripts. `database.REVISION` states it."""
-    return str(ScriptDirectory.from_config(_configure()).get_current_head())
-
-
-def _configure() -> Config:
-    config = Config()
-    config.set_main_option("script_location", "ads_pipeline.ledger:migrations")
-    return config
