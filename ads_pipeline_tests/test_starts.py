@@ -6,8 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from alembic.script import ScriptDirectory
 
-from ads_pipeline.ledger.sql import database, revisions
+from ads_pipeline.ledger import migrations
+from ads_pipeline.ledger.sql import database
 from ads_pipeline.settings.query_file import DEFAULT_QUERIES_FILE
 
 CLI = "from ads_pipeline.operations.cli.main import main; main()"
@@ -82,4 +84,4 @@ def test_own_contracts_load_pandera(tmp_path: Path) -> None:
 
 def test_stated_revision_is_the_newest_script() -> None:
     """A process that only opens the ledger does not ask Alembic for the newest revision."""
-    assert revisions.find_newest() == database.REVISION
+    assert ScriptDirectory(str(Path(migrations.__file__).parent)).get_current_head() == database.REVISION
