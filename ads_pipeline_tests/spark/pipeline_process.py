@@ -83,6 +83,11 @@ def judge_on_missing_disk(spark: SparkSession, home: Path) -> Any:
     return describe_failure(judge_runs, spark, [missing, missing], RULES)
 
 
+def judge_on_disk_of_the_driver(spark: SparkSession, home: Path) -> Any:
+    """Judge a run that workers find only if they see the driver's disk."""
+    return describe_failure(judge_runs, spark, [create_run(home / "raw-of-driver", "r1", row())], RULES)
+
+
 def judge_with_killed_workers(spark: SparkSession, home: Path) -> Any:
     """Judge with rules that kill every Python worker that unpickles them."""
     rules = replace(RULES, partition_columns=(("date", KillOnUnpickle("x")),))
@@ -108,6 +113,7 @@ SCENARIOS: Mapping[str, Callable[..., Any]] = {
         run_pipeline,
         judge_ten_thousand_runs,
         judge_on_missing_disk,
+        judge_on_disk_of_the_driver,
         judge_with_killed_workers,
         use_stopped_server,
     )

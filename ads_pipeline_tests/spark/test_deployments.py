@@ -98,8 +98,8 @@ def test_spark_that_sees_no_disk_of_the_driver_uses_the_bucket(
         pipeline_runner(address, home, s3_location) as run_scenario,
     ):
         assert run_scenario("run_pipeline") == local_results.by_name["run_pipeline"]
-        unseen = run_scenario("judge_on_missing_disk")
+        unseen = run_scenario("judge_on_disk_of_the_driver")
     assert read_with_duckdb(f"{s3_location}/warehouse") == local_results.partitions
     assert not (home / "raw").exists()
     assert not (home / "warehouse").exists()
-    assert "raw-mounted" in unseen["message"], "the workers do see the driver's disk"
+    assert "raw-of-driver" in unseen["message"], "the workers do see the driver's disk"
