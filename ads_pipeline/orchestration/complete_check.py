@@ -5,7 +5,7 @@ would be green while days fail. A check without partitions has no such choice.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -27,7 +27,7 @@ MAX_SINGLE: Final = 100
 
 
 def build_complete_check(name: str) -> dg.AssetChecksDefinition:
-    @dg.asset_check(
+    @dg.asset_check(  # type: ignore[arg-type] # Dagster's type lacks evaluations that name their target
         asset=warehouse_asset_key(name),
         name=COMPLETE,
         description=(
@@ -35,17 +35,19 @@ def build_complete_check(name: str) -> dg.AssetChecksDefinition:
             "arbitrary partition as the state of `readable`; this check is the state of the whole table."
         ),
     )
-    def complete(step_resources: dg.ResourceParam[StepResources]) -> dg.AssetCheckResult:
+    def complete(
+        context: dg.AssetCheckExecutionContext, step_resources: dg.ResourceParam[StepResources]
+    ) -> Iterator[Any]:
         settings = step_resources.settings
+        # For a result without a target, Dagster lists all partitions: 7 s of CPU for 1,000 customers and three years.
+        target = find_last_materialization(context.instance, name)
 
         def evaluate(ledger: LedgerReader) -> dg.AssetCheckEvaluation:
             rules = DayRules.read(ledger, settings, now=datetime.now(UTC))
-            return evaluate_complete(ledger, settings, name, rules=rules)
+            return evaluate_complete(ledger, settings, name, rules=rules, target=target)
 
-        found = step_resources.ledger.read_at_once(evaluate)
-        return dg.AssetCheckResult(
-            passed=found.passed, severity=found.severity, description=found.description, metadata=found.metadata
-        )
+        yield step_resources.ledger.read_at_once(evaluate)
+        yield dg.Output(None)
 
     return complete
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
+from functools import lru_cache
 from typing import Final
 
 from ads_pipeline.domain.fetching.retry_policy import FRESH_DAYS
@@ -10,6 +11,7 @@ from ads_pipeline.domain.fetching.retry_policy import FRESH_DAYS
 DEFAULT_DUE_AFTER: Final = timedelta(hours=12)
 
 
+@lru_cache(maxsize=4096)  # thousands of accounts have the same days
 def end_in_utc(day: date) -> datetime:
     """The end of a day for an account whose zone is not known."""
     return datetime.combine(day + timedelta(days=1), time.min, UTC)
