@@ -1,15 +1,12 @@
 """Runs of the assets: the result for each partition, and what Dagster shows."""
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pytest
-from pyspark.sql import SparkSession
 
 from ads_pipeline.domain.days.conditions import NEEDS_OPERATOR
 from ads_pipeline.domain.partition import Run
@@ -23,14 +20,8 @@ from ads_pipeline.orchestration.complete_check import COMPLETE, evaluate_complet
 from ads_pipeline.orchestration.runs.run_tags import range_tags
 from ads_pipeline.pipeline.days.day_conditions import DayRules
 from ads_pipeline_tests.ledger.builders import action_request
-from ads_pipeline_tests.orchestration.builders import RAW, WAREHOUSE, Location, dagster_keys, open_location
+from ads_pipeline_tests.orchestration.builders import RAW, WAREHOUSE, Location, dagster_keys
 from ads_pipeline_tests.pipeline.builders import FACTS, QUERY, key, rows_for, seal_invalid_run, seal_run, visible_runs
-
-
-@pytest.fixture
-def location(tmp_path: Path, spark: SparkSession) -> Iterator[Location]:
-    with open_location(tmp_path / "home", spark) as opened:
-        yield opened
 
 
 def test_invalid_partition_fails_alone(location: Location) -> None:
@@ -135,6 +126,19 @@ def test_run_reads_registers_and_claims_once(
         count_calls(monkeypatch, owner, name, calls)
     assert location.run([key(1)]).success
     assert calls == {"read_seal": len(run_ids), "register": 1, "claim": 1}
+
+
+def test_run_lists_no_partitions_outside_its_range(location: Location, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Listing all partitions of a thousand customers takes 7 s of CPU."""
+
+    def list_all(*_arguments: Any, **_options: Any) -> None:
+        raise AssertionError("the run lists all partitions")
+
+    location.add_customers(1)
+    seal_run(location.deployment, key(1, 1))
+    monkeypatch.setattr(dg.MultiPartitionsDefinition, "get_partition_keys", list_all)
+    assert location.run([key(1, 1)]).success
+    assert visible_runs(location.deployment) == {key(1, 1): "r1"}
 
 
 def count_calls(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, calls: Counter[str]) -> None:
@@ -290,16 +294,3 @@ def failure_message(result: dg.ExecuteInProcessResult) -> str:
         error = error.cause
     failure_data = failure.step_failure_data.user_failure_data
     return f"{error.message if error else ''} {failure_data.description if failure_data else ''}"
-
-
-def test_run_lists_no_partitions_outside_its_range(location: Location, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Listing all partitions of a thousand customers takes 7 s of CPU."""
-
-    def list_all(*_arguments: Any, **_options: Any) -> None:
-        raise AssertionError("the run lists all partitions")
-
-    location.add_customers(1)
-    seal_run(location.deployment, key(1, 1))
-    monkeypatch.setattr(dg.MultiPartitionsDefinition, "get_partition_keys", list_all)
-    assert location.run([key(1, 1)]).success
-    assert visible_runs(location.deployment) == {key(1, 1): "r1"}

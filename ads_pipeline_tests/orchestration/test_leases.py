@@ -6,13 +6,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pytest
 import sqlalchemy as sa
-from pyspark.sql import SparkSession
 
 from ads_pipeline.domain.days.materialization_status import RAW as RAW_STATUS
 from ads_pipeline.domain.days.materialization_status import AttemptOutcome
@@ -34,7 +32,6 @@ from ads_pipeline_tests.orchestration.builders import (
     WAREHOUSE,
     Location,
     dagster_keys,
-    open_location,
     open_resources,
     request_partitions,
 )
@@ -47,12 +44,6 @@ from ads_pipeline_tests.pipeline.builders import (
     table_version_count,
     visible_runs,
 )
-
-
-@pytest.fixture
-def location(tmp_path: Path, spark: SparkSession) -> Iterator[Location]:
-    with open_location(tmp_path / "home", spark) as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -1,13 +1,11 @@
 """The access of a run to the ledger: one part of it writes, and few transactions."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pytest
 import sqlalchemy as sa
-from pyspark.sql import SparkSession
 
 from ads_pipeline.domain.errors import LedgerRefused
 from ads_pipeline.ledger.control.control_actions import ControlActions
@@ -27,7 +25,7 @@ from ads_pipeline.orchestration.runs.ended_runs import build_event_origin
 from ads_pipeline.pipeline.loading import Loader, LoadResult
 from ads_pipeline.pipeline.reconciliation import RepairKind
 from ads_pipeline_tests.ledger.transactions import counted_transactions
-from ads_pipeline_tests.orchestration.builders import RAW, WAREHOUSE, Location, open_location, open_resources
+from ads_pipeline_tests.orchestration.builders import RAW, WAREHOUSE, Location, open_resources
 from ads_pipeline_tests.orchestration.sensors.ticks import create_run
 from ads_pipeline_tests.pipeline.builders import QUERY, SOURCE, key, seal_run, table_version_count, visible_runs
 
@@ -45,12 +43,6 @@ WRITERS = (
     RunResources,
     Verdicts,
 )
-
-
-@pytest.fixture
-def location(tmp_path: Path, spark: SparkSession) -> Iterator[Location]:
-    with open_location(tmp_path / "home", spark) as opened:
-        yield opened
 
 
 def test_run_of_one_partition_opens_few_transactions(location: Location) -> None:

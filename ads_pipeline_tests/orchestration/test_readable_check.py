@@ -1,26 +1,17 @@
 """The check `readable`: what Dagster shows of each partition is what readers get."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pytest
-from pyspark.sql import SparkSession
 
 from ads_pipeline.domain.transitions import Action
 from ads_pipeline.pipeline.actions.demote_and_restore import demote
 from ads_pipeline_tests.ledger.builders import action_request
-from ads_pipeline_tests.orchestration.builders import WAREHOUSE, Location, open_location
+from ads_pipeline_tests.orchestration.builders import WAREHOUSE, Location
 from ads_pipeline_tests.pipeline.builders import key, seal_invalid_run, seal_run
 
 READABLE = dg.AssetCheckKey(WAREHOUSE, "readable")
-
-
-@pytest.fixture
-def location(tmp_path: Path, spark: SparkSession) -> Iterator[Location]:
-    with open_location(tmp_path / "home", spark) as opened:
-        yield opened
 
 
 def shown(location: Location) -> dict[str, tuple[bool, str]]:

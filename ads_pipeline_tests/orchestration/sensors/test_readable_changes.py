@@ -1,6 +1,5 @@
 """The sensor `readable_changes`: after a tick, Dagster shows what the ledger records."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -34,12 +33,6 @@ from ads_pipeline_tests.pipeline.builders import QUERY, key, seal_run
 
 SENSOR = "readable_changes"
 VALID, READABLE = check_keys(QUERY)
-
-
-@pytest.fixture
-def location(tmp_path: Path, spark: SparkSession) -> Iterator[Location]:
-    with open_location(tmp_path / "home", spark) as opened:
-        yield opened
 
 
 def execute_checks(location: Location, result: dg.SensorResult) -> None:
