@@ -264,10 +264,10 @@ def reconcile(
     It finishes the work of runs that died: it first removes rows that must not be read, then loads accepted runs and
     moves their pointers. It is safe beside running loads. Spark starts only when something needs repair.
 
-    It also folds new events into the snapshots of runs, closes the runs of commands that were killed more than two
-    hours ago, and writes partition_status.parquet for DuckDB, notebooks and dashboards: the last materialization and
-    its run, the last attempt, and since when and why each asset partition is stale. The hourly job "reconcile" and
-    the sensors of Dagster do the same. Exit code: 0 when no difference is left, else 1.
+    It also folds new events into the snapshots of runs, and closes the runs of commands that were killed more than
+    two hours ago. At the end it writes partition_status.parquet for DuckDB, notebooks and dashboards. The file has
+    the last materialization and the last attempt of each asset partition, and since when and why it is stale. The
+    hourly job "reconcile" and the sensors of Dagster do the same. Exit code: 0 when no difference is left, else 1.
     """
     from ads_pipeline.operations.cli.warehouse import reconcile  # noqa: PLC0415 - it loads DuckDB and Spark's client
 

@@ -23,7 +23,7 @@ MAX_DAYS: Final = 400
 
 
 def report_path(settings: Settings) -> Path:
-    """Where the report is, unless somebody names another file."""
+    """The path of the report, unless somebody names another file."""
     return settings.home / "report.html"
 
 

@@ -1,6 +1,6 @@
 """Declares the options of all commands, groups of them, and how a function becomes a command.
 
-A command is a function with a docstring, added by `command`, or by a line in `groups` for a command of a group:
+A command is a function with a docstring. `command` adds it to the program; `groups` names those of each group:
 
     @command(app, "metrics")
     def metrics(settings: Settings, filters: Filters, *, as_json: AsJson = False) -> None:

@@ -93,9 +93,10 @@ def inspect(
     Current data of a known account are "provisional" while the source may change them, then "settled".
 
     --condition lists days by what readers get of them, also days without any run. --list stale lists the readable
-    partitions whose data are not current; terminal those that are not retried any more, because they are marked, too
-    old, failed too often or were given up; parked the accounts, queries and sources that are not fetched, and the
-    holds. "state retry --clear-terminal" retries terminal partitions, and "state release" resumes fetching.
+    partitions whose data are not current. --list terminal lists those that are not retried any more: they are marked,
+    too old, failed too often or were given up. --list parked lists the accounts, queries and sources that are not
+    fetched, and the holds. "state retry --clear-terminal" retries terminal partitions, and "state release" resumes
+    fetching.
     """
     _check_options(filters, page, listing)
     with open_ledger(settings) as ledger:
