@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from ads_pipeline.ledger.role_guards import guard_statements
 from ads_pipeline.ledger.sql import database
+from ads_pipeline.ledger.sql.ledger_tables import KEY, PLAN
 
 DAGSTER_SCHEMA: Final = "dagster_records"
 VIEWS: Final = ("failed_fetches",)
@@ -41,8 +42,8 @@ _OWN_EVENTS: Final = {
 }
 _EVENTS: Final = {"run_head": "INSERT, UPDATE", "run_events": "INSERT"}
 # The columns of a planned retry. Only an operator requests a run.
-_PLAN: Final = "attempt_no, failures, error_class, failed_at, wait_until, due_at, why, planned_at"
-_INSERT_PLAN: Final = f"INSERT (source, customer_id, query_name, logical_date, {_PLAN})"
+_PLAN: Final = ", ".join(PLAN)
+_INSERT_PLAN: Final = f"INSERT ({', '.join(KEY)}, {_PLAN})"
 _FAILED_FETCHES: Final = {
     "parkings": "INSERT",
     "retry_queue": f"{_INSERT_PLAN}, UPDATE ({_PLAN})",

@@ -24,11 +24,11 @@ from ads_pipeline.orchestration.partitions import (
     raw_asset_key,
     warehouse_asset_key,
 )
-from ads_pipeline.orchestration.resources import SparkResource, StepResources, warn_of_held
+from ads_pipeline.orchestration.resources import SparkResource, StepResources, claim_and_warn
 from ads_pipeline.pipeline.days.day_conditions import DayRules, describe_days
 from ads_pipeline.pipeline.days.deciding_verdicts import DecidingVerdict, find_deciding_verdicts
 from ads_pipeline.pipeline.days.next_steps import find_next_commands
-from ads_pipeline.pipeline.days.staleness import StalenessCalculator
+from ads_pipeline.pipeline.days.staleness import PartitionStaleness, calculate_staleness
 from ads_pipeline.validation.judgement import Judgement
 
 if TYPE_CHECKING:
@@ -82,8 +82,7 @@ def _judge(
     """
     runs = resources.ledger.runs.unjudged(resources.select_due(keys))
     unjudged = list(dict.fromkeys(run.key for run in runs))
-    claim = resources.claim(unjudged)
-    warn_of_held(claim.held, unjudged, context.log)
+    claim = claim_and_warn(resources.claim, unjudged, context.log)
     to_judge = [run for run in runs if run.key in claim.granted]
     return resources.judge(pyspark.spark_session, to_judge) if to_judge else None
 
@@ -102,11 +101,12 @@ def _evaluate_verdicts(
     unjudged = {run.key: (run, error) for run, error in judged.unjudged.items()} if judged else {}
     judgements = {judgement.verdict.run: judgement for judgement in judged.judgements} if judged else {}
 
-    def read(ledger: LedgerReader) -> tuple[Mapping[PartitionKey, DecidingVerdict], Mapping[PartitionKey, Any]]:
+    def read(
+        ledger: LedgerReader,
+    ) -> tuple[Mapping[PartitionKey, DecidingVerdict], Mapping[PartitionKey, PartitionStaleness]]:
         verdicts, now = find_deciding_verdicts(ledger, keys), datetime.now(UTC)
         shown = [key for key in keys if key in verdicts or key in unjudged]
-        calculator = StalenessCalculator.of_ledger(ledger, resources.settings.google_apis, now=now)
-        return verdicts, calculator.calculate(ledger.statuses, shown, now=now)
+        return verdicts, calculate_staleness(ledger, resources.settings.google_apis, shown, now=now)
 
     verdicts, staleness = resources.ledger.read_at_once(read)
     targets = find_targets(context, asset, staleness)

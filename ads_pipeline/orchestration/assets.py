@@ -12,7 +12,7 @@ from ads_pipeline.orchestration import catalog
 from ads_pipeline.orchestration.fetching import find_backfill
 from ads_pipeline.orchestration.io_manager import suppress_materialization
 from ads_pipeline.orchestration.partitions import parse_partition_names, raw_asset_key, warehouse_asset_key
-from ads_pipeline.orchestration.resources import SparkResource, StepResources, warn_of_held
+from ads_pipeline.orchestration.resources import SparkResource, StepResources, claim_and_warn
 from ads_pipeline.orchestration.runs.run_tags import QUERY_TAG
 from ads_pipeline.orchestration.step_values import CommittedPartitions, LoadablePartitions, SealedPartitions
 from ads_pipeline.settings.environment import Settings
@@ -77,8 +77,7 @@ def _build_raw(name: str, **options: Any) -> Any:
         keys = step_resources.select_due(
             parse_partition_names(context.partition_keys, source=source, query_name=name, log=context.log)
         )
-        claim = step_resources.claim(keys)
-        warn_of_held(claim.held, keys, context.log)
+        claim = claim_and_warn(step_resources.claim, keys, context.log)
         backfill = find_backfill(context, source=source, query_name=name) if step_resources.fetches else None
         landed = step_resources.land(list(claim.granted), backfill)
         return suppress_materialization(SealedPartitions(landed=landed, held=claim.held))

@@ -38,15 +38,7 @@ def build_complete_check(name: str) -> dg.AssetChecksDefinition:
     def complete(
         context: dg.AssetCheckExecutionContext, step_resources: dg.ResourceParam[StepResources]
     ) -> Iterator[Any]:
-        settings = step_resources.settings
-        # For a result without a target, Dagster lists all partitions: 7 s of CPU for 1,000 customers and three years.
-        target = find_last_materialization(context.instance, name)
-
-        def evaluate(ledger: LedgerReader) -> dg.AssetCheckEvaluation:
-            rules = DayRules.read(ledger, settings, now=datetime.now(UTC))
-            return evaluate_complete(ledger, settings, name, rules=rules, target=target)
-
-        yield step_resources.ledger.read_at_once(evaluate)
+        yield _evaluate(context.instance, step_resources, name)
         yield dg.Output(None)
 
     return complete
@@ -100,11 +92,22 @@ def find_last_materialization(instance: dg.DagsterInstance, name: str) -> Any | 
 
 def report_complete(instance: dg.DagsterInstance, resources: StepResources, name: str, rules: DayRules) -> None:
     """Store the result outside a step of its own, for runs that do not run the check."""
+    instance.report_runless_asset_event(_evaluate(instance, resources, name, rules))
+
+
+def _evaluate(
+    instance: dg.DagsterInstance, resources: StepResources, name: str, rules: DayRules | None = None
+) -> dg.AssetCheckEvaluation:
+    """Evaluate the query as of one moment, by rules that were read before or are read then."""
+    settings = resources.settings
+    # For a result without a target, Dagster lists all partitions: 7 s of CPU for 1,000 customers and three years.
     target = find_last_materialization(instance, name)
-    evaluation = resources.ledger.read_at_once(
-        lambda ledger: evaluate_complete(ledger, resources.settings, name, rules=rules, target=target)
-    )
-    instance.report_runless_asset_event(evaluation)
+
+    def evaluate(ledger: LedgerReader) -> dg.AssetCheckEvaluation:
+        read = rules or DayRules.read(ledger, settings, now=datetime.now(UTC))
+        return evaluate_complete(ledger, settings, name, rules=read, target=target)
+
+    return resources.ledger.read_at_once(evaluate)
 
 
 def _describe(

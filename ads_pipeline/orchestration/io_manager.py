@@ -21,12 +21,17 @@ from ads_pipeline.orchestration.materializations import (
     build_materialization,
     describe_inputs,
     describe_source,
-    find_currency,
     version_tags,
 )
 from ads_pipeline.orchestration.metadata import describe_load, describe_run
 from ads_pipeline.orchestration.partitions import parse_partition_names
-from ads_pipeline.orchestration.resources import RunResources, SparkResource, StepResources, select_due, warn_of_held
+from ads_pipeline.orchestration.resources import (
+    RunResources,
+    SparkResource,
+    StepResources,
+    claim_and_warn,
+    select_due,
+)
 from ads_pipeline.orchestration.step_values import CommittedPartitions, LoadablePartitions, SealedPartitions
 from ads_pipeline.pipeline.days.day_conditions import DayRules, describe_days
 
@@ -90,8 +95,7 @@ class PartitionStateIOManager(dg.IOManager):
     def load_input(self, context: dg.InputContext) -> LoadablePartitions:
         """Claim the due partitions of the run, and return those whose status is success."""
         keys = self._find_due(context.asset_partition_keys, context.asset_key)
-        claim = self._resources.claim(keys)
-        warn_of_held(claim.held, keys, context.log)
+        claim = claim_and_warn(self._resources.claim, keys, context.log)
         return self._resources.ledger.read_at_once(
             lambda ledger: LoadablePartitions.read(ledger, claim.granted, claim.held)
         )
@@ -179,7 +183,7 @@ class PartitionStateIOManager(dg.IOManager):
                         schema_version=load.facts.schema_version,
                         table_version=before.table_version if before and load.run not in moved else table_version,
                         measures=output.loadable.measures,
-                        currency=find_currency(self._resources.seals.read_seal, load.run),
+                        currency=load.facts.currency_code or "",
                     ),
                 )
 

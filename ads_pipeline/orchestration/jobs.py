@@ -12,7 +12,7 @@ from ads_pipeline.domain.errors import WarehouseError
 from ads_pipeline.google_ads.configuration import ClientConfiguration
 from ads_pipeline.orchestration.partitions import CUSTOMERS
 from ads_pipeline.orchestration.resources import RunResources, SparkResource
-from ads_pipeline.pipeline.days.staleness import StalenessCalculator
+from ads_pipeline.pipeline.days.staleness import publish_statuses
 from ads_pipeline.spark.private_directory import remove_abandoned
 
 EVENTS_KEPT: Final = timedelta(days=400)  # covers a comparison with the same month of last year
@@ -42,8 +42,7 @@ def build_reconciliation(query_names: Sequence[str]) -> dg.JobDefinition:
     @dg.op(description="Updates the stored staleness of all partitions and writes partition_status.parquet.")
     def publish_status(context: dg.OpExecutionContext, run_resources: dg.ResourceParam[RunResources]) -> None:
         ledger, settings, now = run_resources.ledger, run_resources.settings, datetime.now(UTC)
-        calculator = StalenessCalculator.of_ledger(ledger, settings.google_apis, now=now)
-        published = calculator.publish(ledger.statuses, settings.status_file, now=now)
+        published = publish_statuses(ledger, settings.google_apis, settings.status_file, now=now)
         context.log.info("staleness changed in %d of %d rows", published.changed, published.rows)
 
     @dg.job(description="Finishes what crashed runs left incomplete. Loads may run at the same time.")

@@ -4,7 +4,7 @@ A demotion, a restore and `reconcile` change a table outside the assets. Dagster
 single partition, so a partition that lost its rows gets one with 0 rows.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
 
@@ -14,8 +14,8 @@ from ads_pipeline.domain.days.conditions import READABLE_CONDITIONS, Condition
 from ads_pipeline.domain.days.readability import DayCondition
 from ads_pipeline.domain.errors import RawError
 from ads_pipeline.domain.partition import PartitionKey, Run
-from ads_pipeline.domain.sealed_run import SealedRun
 from ads_pipeline.domain.transitions import RegisteredRun
+from ads_pipeline.lake.raw.landing import RawRuns
 from ads_pipeline.ledger.sql.ledger_values import Pointer
 from ads_pipeline.orchestration.metadata import describe_load, describe_removal, find_materializations
 from ads_pipeline.orchestration.partitions import dimension_tags, raw_asset_key
@@ -69,10 +69,10 @@ def describe_inputs(
     }
 
 
-def find_currency(read_seal: Callable[[Run], SealedRun], run: Run) -> str:
+def find_currency(raw: RawRuns, run: Run) -> str:
     """The currency of the costs, as the seal of the run states it. Other extractors may leave it out."""
     with suppress(RawError):
-        return read_seal(run).facts.currency_code or ""
+        return raw.read_seal(run).facts.currency_code or ""
     return ""
 
 
@@ -103,7 +103,7 @@ def find_unreported(
     for key in changed:
         pointer, day, before = visible.get(key), described[key], shown[key]
         if pointer is not None:
-            currency = find_currency(resources.raw.read_seal, pointer.run)
+            currency = find_currency(resources.raw, pointer.run)
             metadata = describe_load(
                 pointer.run,
                 None,

@@ -260,9 +260,13 @@ def open_run_resources(
         )
 
 
-def warn_of_held(held: Mapping[PartitionKey, LeaseHolder], keys: Collection[PartitionKey], log: Any) -> None:
-    """Log a warning for the partitions that a step has to leave out."""
-    if held:
-        key, holder = next(iter(held.items()))
+def claim_and_warn(
+    claim: Callable[[Sequence[PartitionKey]], ClaimResult], keys: Sequence[PartitionKey], log: Any
+) -> ClaimResult:
+    """Claim partitions, and log a warning for those that the step has to leave out."""
+    result = claim(keys)
+    if result.held:
+        key, holder = next(iter(result.held.items()))
         message = "skipped %d of %d partitions because other runs hold them. First: %s, %s"
-        log.warning(message, len(held), len(keys), key, holder)
+        log.warning(message, len(result.held), len(keys), key, holder)
+    return result

@@ -42,7 +42,7 @@ from ads_pipeline.domain.transitions import Outcome, PartitionState
 from ads_pipeline.ledger.control import retry_queue_queries
 from ads_pipeline.ledger.control.holds import read_holds
 from ads_pipeline.ledger.sql import database
-from ads_pipeline.ledger.sql.ledger_tables import KEY, Day, instant_text, parkings, retry_queue
+from ads_pipeline.ledger.sql.ledger_tables import KEY, PLAN, Day, instant_text, parkings, retry_queue
 from ads_pipeline.ledger.sql.row_mapping import (
     decode_key,
     encode_key,
@@ -93,9 +93,8 @@ _READ_FAILED_REREADS: Final = query(
     since=Day(),
 )
 # A row based on more attempts is kept, because it is newer.
-_PLAN: Final = ("attempt_no", "failures", "error_class", "failed_at", "wait_until", "due_at", "why", "planned_at")
 _UPSERT_PLANS: Final = upsert(
-    retry_queue, *KEY, *_PLAN, newer="coalesce(retry_queue.attempt_no, 0) <= excluded.attempt_no"
+    retry_queue, *KEY, *PLAN, newer="coalesce(retry_queue.attempt_no, 0) <= excluded.attempt_no"
 )
 
 
@@ -108,8 +107,7 @@ class RetryQueue:
 
     def find_scheduled(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, ScheduledRetry]:
         """The scheduled retry of each partition that has one."""
-        rows = self._read(_READ_QUEUED, keys)
-        return {decode_key(row): _read_scheduled_retry(row) for row in rows if row.failed_at is not None}
+        return _decode_scheduled(self._read(_READ_QUEUED, keys))
 
     def list_ended_waits(self, source: str, since: datetime, until: datetime) -> list[PartitionKey]:
         """The partitions whose wait for a quota ended after `since` and until then, and that were not tried again."""
@@ -129,8 +127,7 @@ class RetryQueue:
 
     def find_requests(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, OpenRequest]:
         """The last request for each partition that has one. It may be closed: compare its `attempt_no`."""
-        rows = self._read(_READ_QUEUED, keys)
-        return {decode_key(row): _read_request(row) for row in rows if row.requested_at is not None}
+        return _decode_requests(self._read(_READ_QUEUED, keys))
 
     def find_marked(self, keys: Iterable[PartitionKey]) -> set[PartitionKey]:
         """The partitions among `keys` that are marked as terminal."""
@@ -154,8 +151,7 @@ class RetryQueue:
     def _forecast(self, states: Sequence[PartitionState], policy: RetryPolicy) -> dict[PartitionKey, RetryForecast]:
         keys = [state.key for state in states]
         failures, queued = self.find_failures(keys), self._read(_READ_QUEUED, keys)
-        scheduled = {decode_key(row): _read_scheduled_retry(row) for row in queued if row.failed_at is not None}
-        requests = {decode_key(row): _read_request(row) for row in queued if row.requested_at is not None}
+        scheduled, requests = _decode_scheduled(queued), _decode_requests(queued)
         marked, holders = self.find_marked(keys), self._leases.holders(keys)
         parkings = [parking for source in {key.source for key in keys} for parking in self.list_parkings(source)]
         now = self._transact(self._now)
@@ -354,6 +350,16 @@ def _schedule(failure: Failure, attempt_no: int, policy: RetryPolicy, today: dat
 
 def _read_scheduled_retry(row: sa.Row[Any]) -> ScheduledRetry:
     return ScheduledRetry(key=decode_key(row), **pick_fields(ScheduledRetry, row, "key"))
+
+
+def _decode_scheduled(rows: Iterable[sa.Row[Any]]) -> dict[PartitionKey, ScheduledRetry]:
+    """The scheduled retries among rows of the queue."""
+    return {decode_key(row): _read_scheduled_retry(row) for row in rows if row.failed_at is not None}
+
+
+def _decode_requests(rows: Iterable[sa.Row[Any]]) -> dict[PartitionKey, OpenRequest]:
+    """The requests among rows of the queue."""
+    return {decode_key(row): _read_request(row) for row in rows if row.requested_at is not None}
 
 
 def _read_request(row: sa.Row[Any]) -> OpenRequest:

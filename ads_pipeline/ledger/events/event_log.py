@@ -175,9 +175,8 @@ class EventLog(EventReader):
         if not unnumbered:
             return list(events)
         self._insert_missing_heads(connection, events, now)
-        runs = sorted(
-            {event.engine_run_id for event in events}
-        )  # every run of the call: locks are taken in one order
+        # Every run of the call: locks are taken in one order.
+        runs = sorted({event.engine_run_id for event in events})
         locked = (
             sa.select(run_head.c.engine_run_id)
             .where(run_head.c.engine_run_id.in_(runs))

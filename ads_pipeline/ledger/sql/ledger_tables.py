@@ -56,6 +56,8 @@ class Day(TypeDecorator[date]):
 
 metadata = sa.MetaData()
 KEY = ("source", "customer_id", "query_name", "logical_date")
+# The columns of `retry_queue` that plan a retry.
+PLAN = ("attempt_no", "failures", "error_class", "failed_at", "wait_until", "due_at", "why", "planned_at")
 STATUS_KEY = ("tenant_id", "workspace_id", "asset_key", "partition_key")
 _TYPES: Final[Mapping[str, type[TypeEngine[Any]]]] = {
     "TEXT": sa.Text,

@@ -143,6 +143,7 @@ class StatusTable:
     def _rebuild(self, connection: sa.Connection) -> int:
         self._lock_table(connection)
         connection.execute(sa.delete(partition_status))
+        # They are streamed: there may be millions.
         rows = connection.execute(_FINISHED_ATTEMPTS, execution_options={"yield_per": ROWS_PER_BATCH})
         groups = groupby(rows, key=lambda row: (row.asset, decode_key(row)))
         statuses = (self._fold(asset, key, group) for (asset, key), group in groups)

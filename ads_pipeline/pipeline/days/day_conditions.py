@@ -136,7 +136,11 @@ def describe_days(
         facts = {(row.customer_id, row.logical_date): row for row in ledger.days.facts(window)}
         wanted = {(key.customer_id, key.logical_date): key for key in group}
         first_days = ledger.days.first_days(source, customers).of_query(query_name)
-        found = _describe(ledger, window, {each: facts.get(each) for each in wanted}, first_days, rules)
+        expectations = {
+            customer: rules.expect(customer, query_name, first_days.get(customer, NONE_EXPECTED))
+            for customer in customers
+        }
+        found = _describe(ledger, window, {each: facts.get(each) for each in wanted}, expectations, rules.now)
         described.update((wanted[each], day) for each, day in found.items())
     return {key: described[key] for key in unique_keys}
 
@@ -154,15 +158,19 @@ def find_days(
     `first_days` has the expected days of each customer.
     """
     facts: dict[tuple[str, date], DayFacts | None] = {}
+    expectations = {
+        customer: rules.expect(customer, window.query_name, days) for customer, days in first_days.items()
+    }
     if any(CONDITIONS[each].needs_no_run for each in conditions):
-        expectations = (rules.expect(customer, window.query_name, days) for customer, days in first_days.items())
-        due = max((each.last_due_day(rules.now) for each in expectations), default=date.min)
+        due = max((each.last_due_day(rules.now) for each in expectations.values()), default=date.min)
         due_window = replace(window, until=min(window.until, due))
         facts.update(dict.fromkeys(ledger.days.absent(due_window, first_days)))
     # Read after the absent days, so that a day which is recorded in between has its facts.
     for row in ledger.days.facts(window, conditions):
         facts[row.customer_id, row.logical_date] = row
-    described = _describe(ledger, window, facts, first_days, rules)
+    others = {customer for customer, _day in facts} - expectations.keys()
+    expectations |= {customer: rules.expect(customer, window.query_name, NONE_EXPECTED) for customer in others}
+    described = _describe(ledger, window, facts, expectations, rules.now)
     return {
         PartitionKey(
             source=window.source, customer_id=customer, query_name=window.query_name, logical_date=day
@@ -176,24 +184,19 @@ def _describe(
     ledger: LedgerReader,
     window: DayWindow,
     facts: Mapping[tuple[str, date], DayFacts | None],
-    first_days: Mapping[str, ExpectedDays],
-    rules: DayRules,
+    expectations: Mapping[str, Expectation],
+    now: datetime,
 ) -> dict[tuple[str, date], DayCondition]:
     """Describe days of one query, each a customer and a day with what is recorded of it, in the same order."""
-    customers = {customer for customer, _day in facts}
     acknowledged = ledger.days.acknowledged(window)
-    parked = find_parked(ledger.retry_queue.list_parkings(window.source), window.query_name, customers)
-    expectations = {
-        customer: rules.expect(customer, window.query_name, first_days.get(customer, NONE_EXPECTED))
-        for customer in customers
-    }
+    parked = find_parked(ledger.retry_queue.list_parkings(window.source), window.query_name, expectations.keys())
     return {
         (customer, day): describe_day(
             recorded,
             day,
             expectations[customer],
             parked=parked.get(customer),
-            now=rules.now,
+            now=now,
             acknowledged=acknowledged.get((customer, day)),
         )
         for (customer, day), recorded in facts.items()

@@ -173,6 +173,18 @@ class StalenessCalculator:
         )
 
 
+def calculate_staleness(
+    ledger: LedgerReader, apis: GoogleApis, keys: Iterable[PartitionKey], *, now: datetime
+) -> dict[PartitionKey, PartitionStaleness]:
+    """Compute the staleness of each partition of a deployment, in the order of the keys."""
+    return StalenessCalculator.of_ledger(ledger, apis, now=now).calculate(ledger.statuses, keys, now=now)
+
+
+def publish_statuses(ledger: LedgerReader, apis: GoogleApis, location: str, *, now: datetime) -> PublishedStatuses:
+    """Update the stored staleness of a deployment, and write `partition_status.parquet`, as `publish` does."""
+    return StalenessCalculator.of_ledger(ledger, apis, now=now).publish(ledger.statuses, location, now=now)
+
+
 def _materialized_at(status: PartitionStatus | None) -> datetime | None:
     return status.last_materialization_at if status else None
 

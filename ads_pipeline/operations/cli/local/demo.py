@@ -22,8 +22,8 @@ from ads_pipeline.operations.cli.local.demo_home import choose_home, open_home, 
 from ads_pipeline.operations.cli.local.dev import prepare_dagster, read_last_line
 from ads_pipeline.operations.cli.state import listing
 from ads_pipeline.operations.cli.warehouse.gaps import GapFilters, list_gaps
-from ads_pipeline.operations.cli.warehouse.reconcile import publish_statuses
 from ads_pipeline.operations.cli.warehouse.rows import query
+from ads_pipeline.pipeline.days.staleness import publish_statuses
 from ads_pipeline.pipeline.progress import lines_while_waiting
 from ads_pipeline.settings.environment import Settings, read_settings
 
@@ -106,4 +106,4 @@ def run_assets(
     if process.returncode:
         raise EngineRunFailed("a run of the assets", read_last_line(log), str(log))
     with open_ledger_for_writing(settings) as ledger:  # no schedule runs the job reconcile here
-        publish_statuses(settings, ledger)
+        publish_statuses(ledger, settings.google_apis, settings.status_file, now=datetime.now(UTC))

@@ -28,7 +28,7 @@ from ads_pipeline.pipeline.days.account_days import AccountDays
 from ads_pipeline.pipeline.days.day_conditions import DayRules, describe_days
 from ads_pipeline.pipeline.days.next_steps import PartitionFacts, find_facts, find_next_commands
 from ads_pipeline.pipeline.days.restorable_runs import RestorableRun, find_restorable
-from ads_pipeline.pipeline.days.staleness import PartitionStaleness, StalenessCalculator
+from ads_pipeline.pipeline.days.staleness import PartitionStaleness, calculate_staleness
 from ads_pipeline.settings.environment import Settings
 
 EVENTS_SHOWN: Final = 12
@@ -117,7 +117,6 @@ class PartitionReport:
 def gather_report(settings: Settings, key: PartitionKey) -> PartitionReport:
     now, sealed = datetime.now(UTC), _find_sealed_runs(settings, key)
     with open_ledger(settings) as ledger:
-        calculator = StalenessCalculator.of_ledger(ledger, settings.google_apis, now=now)
         publication = ledger.publications.get(key)
         state = publication.state if publication else PartitionState.absent(key)
         rules = DayRules.read(ledger, settings, now=now)
@@ -134,7 +133,7 @@ def gather_report(settings: Settings, key: PartitionKey) -> PartitionReport:
             registered=ledger.runs.registrations(key),
             attempts=ledger.runs.attempts(key),
             actions=ledger.audit.of_partition(key),
-            staleness=calculator.calculate(ledger.statuses, [key], now=now)[key],
+            staleness=calculate_staleness(ledger, settings.google_apis, [key], now=now)[key],
             forecast=ledger.retry_queue.forecast([state], settings.retry_policy)[key],
             events=ledger.events.find_step_events(str(key), EVENTS_SHOWN),
             sealed=sealed,

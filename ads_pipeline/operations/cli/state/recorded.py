@@ -29,7 +29,7 @@ from ads_pipeline.operations.cli.state.day_ranges import day_fields
 from ads_pipeline.operations.cli.state.forecast import describe_forecasts, forecast_fields
 from ads_pipeline.pipeline.days.day_conditions import DayRules, describe_days
 from ads_pipeline.pipeline.days.next_steps import find_next_commands
-from ads_pipeline.pipeline.days.staleness import AssetStatus, PartitionStaleness, StalenessCalculator
+from ads_pipeline.pipeline.days.staleness import AssetStatus, PartitionStaleness, calculate_staleness
 from ads_pipeline.settings.environment import Settings
 
 Keep = Callable[[Sequence[PartitionState]], list[PartitionState]]
@@ -147,9 +147,7 @@ class StateLists:
         write_results((), [*table_of(rows, COLUMNS), *remarks], notes, as_json=False)
 
     def _calculate(self, keys: Sequence[PartitionKey]) -> dict[PartitionKey, PartitionStaleness]:
-        now = datetime.now(UTC)
-        calculator = StalenessCalculator.of_ledger(self.ledger, self.settings.google_apis, now=now)
-        return calculator.calculate(self.ledger.statuses, keys, now=now)
+        return calculate_staleness(self.ledger, self.settings.google_apis, keys, now=datetime.now(UTC))
 
 
 def state_fields(state: PartitionState, current: PartitionStaleness) -> dict[str, object]:

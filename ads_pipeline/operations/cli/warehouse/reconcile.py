@@ -24,7 +24,7 @@ from ads_pipeline.operations.cli.command_line.parsing import open_ledger, open_l
 from ads_pipeline.operations.cli.command_line.spark_pipeline import open_pipeline
 from ads_pipeline.pipeline.days.day_conditions import DayRules, describe_days
 from ads_pipeline.pipeline.days.next_steps import find_next_commands
-from ads_pipeline.pipeline.days.staleness import StalenessCalculator
+from ads_pipeline.pipeline.days.staleness import publish_statuses
 from ads_pipeline.pipeline.reconciliation import (
     ReconcilePlan,
     ReconcilePlanner,
@@ -84,17 +84,10 @@ def repair(settings: Settings, names: Sequence[str], *, as_json: bool) -> bool:
             for difference, cause in remaining.items():
                 text = printable(f"{difference}: {cause}")
                 print(f"left: {text}; next: {steps[difference.key]}", file=sys.stderr)  # noqa: T201
-        publish_statuses(settings, ledger)
+        publish_statuses(ledger, settings.google_apis, settings.status_file, now=datetime.now(UTC))
     summary = f"{count_of(number, 'difference')} repaired" if differing else _none(names)
     _write({}, [*notes, summary + (f", {left:,} left" if left else "")], as_json=as_json)
     return left > 0
-
-
-def publish_statuses(settings: Settings, ledger: Ledger) -> None:
-    """Write `partition_status.parquet`."""
-    now = datetime.now(UTC)
-    calculator = StalenessCalculator.of_ledger(ledger, settings.google_apis, now=now)
-    calculator.publish(ledger.statuses, settings.status_file, now=now)
 
 
 def _catch_up_events(ledger: Ledger, settings: Settings) -> None:
