@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -27,6 +26,7 @@ from ads_pipeline.settings.environment import Settings, read_settings
 from ads_pipeline_tests.benchmarks.ratios import Figure
 from ads_pipeline_tests.pipeline.builders import FACTS, key, rows_for
 from ads_pipeline_tests.polling import wait_for
+from ads_pipeline_tests.ports import reserve_port
 
 ROOT: Final = Path(__file__).parents[2]
 COMMAND: Final = "from ads_pipeline.operations.cli.main import main; main()"
@@ -128,9 +128,7 @@ def _find_tick(instance: dg.DagsterInstance, run: dg.DagsterRun) -> float:
 def _dev(home: Path) -> Iterator[None]:
     """`ads-pipeline dev` of this checkout with its defaults, once its UI answers."""
     home.mkdir(parents=True)
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        port = unused.getsockname()[1]
+    port = reserve_port()
     own = {"ADS_PIPELINE_HOME": str(home), "ADS_PIPELINE_SPARK": "local[2]", "PYTHONPATH": str(ROOT)}
     shell = {name: value for name, value in os.environ.items() if not name.startswith(("ADS_PIPELINE_", "DAGSTER_"))}
     os.environ.update(own)  # Dagster's storage reads the home from the environment

@@ -7,7 +7,6 @@ import json
 import re
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -28,6 +27,7 @@ from ads_pipeline_tests.browser.journeys import Journey
 from ads_pipeline_tests.browser.pages import DagsterPages, open_browser
 from ads_pipeline_tests.operations.cli.running import MAIN_SCRIPT, CommandLine
 from ads_pipeline_tests.orchestration.dagster_server import DagsterServer
+from ads_pipeline_tests.ports import reserve_port
 
 pytestmark = pytest.mark.timeout(3_600)
 WAREHOUSE = "warehouse/campaign_daily"
@@ -70,9 +70,7 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
         done = command_line.process("demo")
         assert done.code == 0, done.err
         assert done.lines[-1] == "ads-pipeline dev"
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = reserve_port()
     log = home.parent / "dev.out"
     with log.open("w") as output:
         process = subprocess.Popen(

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import urllib.error
@@ -18,6 +17,7 @@ from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.operations.cli.local.dev import ENGINE
 from ads_pipeline.spark.engine_address import LOCATION, MODULE
 from ads_pipeline_tests import polling
+from ads_pipeline_tests.ports import reserve_port
 from ads_pipeline_tests.processes import PROCESS_START, PYTHON_PATH, ROOT
 
 # Limits for a process that hangs. A wait ends as soon as its result is there or the process is dead.
@@ -260,9 +260,7 @@ def dagster_server(
     which share a Spark server, as in `ads-pipeline dev`.
     """
     home.mkdir(parents=True, exist_ok=True)
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        port = unused.getsockname()[1]
+    port = reserve_port()
     log = home / "dagster.log"
     shell = {name: value for name, value in os.environ.items() if not name.startswith(("ADS_PIPELINE_", "DAGSTER_"))}
     path = str(PROCESS_START) if program else PYTHON_PATH

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from ads_pipeline.ledger.sql.database import SCHEMA as LEDGER_SCHEMA
 from ads_pipeline.orchestration.event_storage.instance_storage import SCHEMA as DAGSTER_SCHEMA
 from ads_pipeline_tests.orchestration.dagster_server import DagsterServer, answers
 from ads_pipeline_tests.orchestration.test_instance_storage import tables_of
+from ads_pipeline_tests.ports import reserve_port
 from ads_pipeline_tests.processes import PYTHON_PATH, ROOT
 
 COMPOSE = yaml.safe_load((ROOT / "compose.yaml").read_text())
@@ -43,7 +43,7 @@ DAEMONS = "query { instance { daemonHealth { allDaemonStatuses { daemonType requ
 @pytest.fixture
 def served(tmp_path: Path, unmigrated_postgres_url: str) -> Iterator[DagsterServer]:
     """All services of compose.yaml but Postgres, and a second project in the same workspace."""
-    home, ports = tmp_path / "home", {"4000": find_port(), "3000": find_port()}
+    home, ports = tmp_path / "home", {"4000": str(reserve_port()), "3000": str(reserve_port())}
     home.mkdir()
     (tmp_path / "dagster.yaml").write_text((ROOT / "dagster.yaml").read_text())
     (tmp_path / "other.py").write_text(OTHER_PROJECT)
@@ -92,12 +92,6 @@ def run_service(
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-
-
-def find_port() -> str:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        return str(unused.getsockname()[1])
 
 
 @pytest.mark.timeout(1000)

@@ -8,7 +8,6 @@ import base64
 import hashlib
 import hmac
 import os
-import socket
 import subprocess
 import time
 import urllib.error
@@ -17,6 +16,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from email.utils import formatdate
 from typing import Final
+
+from ads_pipeline_tests.ports import reserve_port
 
 ACCOUNT: Final = "devstoreaccount1"
 # The key of every emulator: https://learn.microsoft.com/azure/storage/common/storage-connect-azurite
@@ -39,9 +40,7 @@ def variables(endpoint: str) -> dict[str, str]:
 def start_azurite() -> Iterator[str]:
     """The endpoint of a new server, which has one empty container."""
     assert COMMAND is not None
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = reserve_port()
     command = [COMMAND, "--inMemoryPersistence", "--silent", "--skipApiVersionCheck", "--disableTelemetry"]
     with subprocess.Popen([*command, "--blobHost", "127.0.0.1", "--blobPort", str(port)]) as process:
         try:

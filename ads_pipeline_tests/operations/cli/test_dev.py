@@ -16,8 +16,8 @@ from ads_pipeline.operations.cli.local.dev_start import DAEMON, LOCATION, UI, re
 from ads_pipeline.settings.environment import read_settings
 from ads_pipeline.spark.engine_address import is_running
 from ads_pipeline_tests.operations.cli.running import CommandLine
-from ads_pipeline_tests.operations.cli.test_one_dev import find_free_port
 from ads_pipeline_tests.polling import wait_for
+from ads_pipeline_tests.ports import reserve_port
 from ads_pipeline_tests.spark.engine.test_engine import descendants, exists, wait_until_gone
 from ads_pipeline_tests.spark.servers import build_environment
 
@@ -113,7 +113,7 @@ def test_dev_whose_dagster_ends_says_why(empty_cli: CommandLine, tmp_path: Path)
     """With the last line of its log. The log of the last start is kept under another name."""
     (tmp_path / "dagster.yaml").write_text("nonsense: 1")
     (empty_cli.home / LOG).write_text("of the last start")
-    result = empty_cli.process("dev", "--port", str(find_free_port()), DAGSTER_HOME=str(tmp_path))
+    result = empty_cli.process("dev", "--port", str(reserve_port()), DAGSTER_HOME=str(tmp_path))
     assert result.code == 69
     assert "ads-pipeline: Dagster failed: " in result.err
     assert "nonsense" in result.err

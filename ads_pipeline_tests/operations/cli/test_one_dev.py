@@ -22,6 +22,7 @@ from ads_pipeline.settings.environment import Settings, read_settings
 from ads_pipeline_tests.builders import read_tree
 from ads_pipeline_tests.operations.cli.running import CommandLine
 from ads_pipeline_tests.orchestration.builders import open_instance
+from ads_pipeline_tests.ports import reserve_port
 from ads_pipeline_tests.spark.servers import build_environment
 
 # Claims the home, and is then replaced by another program, as by Dagster in the product.
@@ -83,7 +84,7 @@ def test_unknown_host_is_refused() -> None:
 def test_second_dev_of_a_home_is_refused_while_the_first_one_lives(empty_cli: CommandLine) -> None:
     """The message names the process, its page and since when. When that is killed, the home is free."""
     with another_dev(empty_cli.home) as holder:
-        result = empty_cli.process("dev", "--port", str(find_free_port()))
+        result = empty_cli.process("dev", "--port", str(reserve_port()))
         assert result.code == 64
         assert f"{empty_cli.home} is in use: process {holder.pid} on {socket.gethostname()}" in result.err
         assert "serves it at http://127.0.0.1:3999 since 20" in result.err
@@ -100,12 +101,6 @@ def test_lock_that_somebody_has_written_to_is_held_all_the_same(empty_cli: Comma
         (empty_cli.home / "dagster" / one_dev.LOCK).write_text("[]")
         with pytest.raises(BadCommand, match=r"another ads-pipeline dev serves it\."):
             claim_home(empty_cli.home, "http://127.0.0.1:3000")
-
-
-def find_free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-    return port
 
 
 @pytest.fixture
