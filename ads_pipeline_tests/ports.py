@@ -1,5 +1,6 @@
 """Ports for servers that are told their port before they listen."""
 
+import atexit
 import random
 import socket
 from typing import Final
@@ -7,7 +8,6 @@ from typing import Final
 # Below the ports that an operating system hands out by itself, to servers on port 0 and to connections.
 FIRST: Final = 20_000
 LAST: Final = 32_000
-_RESERVED: Final[list[socket.socket]] = []
 
 
 def reserve_port() -> int:
@@ -21,7 +21,7 @@ def reserve_port() -> int:
         try:
             reservation.bind(("127.0.0.1", port))
             with socket.create_server(("127.0.0.1", port)):
-                _RESERVED.append(reservation)
+                atexit.register(reservation.close)
                 return port
         except OSError:
             reservation.close()
