@@ -20,7 +20,7 @@ endif
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-google-ads dev check test test-wheel test-browser soak bench lock clean
+.PHONY: help demo demo-google-ads dev check test test-wheel test-browser soak bench docs lock clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -73,21 +73,32 @@ soak: .venv/ready ## Run the same tests with 25 times the examples of every prop
 bench: .venv/ready ## Measure speed beside other tools; writes ads_pipeline_tests/benchmarks/RESULTS.md
 	$(BIN)/python -m ads_pipeline_tests.benchmarks
 
-lock: .venv/ready ## Resolve the dependencies again into the two lock files
+docs: export NO_MKDOCS_2_WARNING := 1
+docs: .venv/docs ## Build the website of the docs in build/docs; fails for a broken link or anchor
+	$(BIN)/mkdocs build --quiet --strict
+	@echo "Open build/docs/index.html; it needs neither a server nor a network."
+
+lock: .venv/ready ## Resolve the dependencies again into the lock files
 	$(COMPILE) --all-extras --group dev pyproject.toml -o requirements.lock
 	$(COMPILE) --extra google-ads --group build --constraint requirements.lock pyproject.toml -o product.lock
+	$(COMPILE) --group docs --constraint requirements.lock -o docs.lock
 
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--custom-compile-command "make lock"
 
 clean: ## Remove the environment and all caches
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv build .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 # The lock files are complete: nothing is resolved at install time, and nothing else is installed. The demo starts when
 # the product's own packages are there; tests and checkers need requirements.lock, which pins the same versions.
 .venv/ready: requirements.lock .venv/product
 	@echo "Installing the test tools into .venv …"
 	@$(call install,requirements.lock)
+	@touch $@
+
+.venv/docs: docs.lock .venv/ready
+	@echo "Installing the generator of the website into .venv …"
+	@$(INSTALL) --quiet --require-hashes -r docs.lock
 	@touch $@
 
 .venv/product: product.lock pyproject.toml

@@ -1,11 +1,16 @@
 """README and docs: tables are generated from the code, and every command, path, link and test they name exists."""
 
 import ast
+import json
 import logging
 import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from textwrap import dedent
+from typing import Any
 
 import pytest
+import yaml
 
 from ads_pipeline.domain.days.conditions import CONDITIONS, GapReason
 from ads_pipeline.domain.log_lines import LOG_EVENTS
@@ -17,8 +22,10 @@ from ads_pipeline_tests.import_rules import RULES
 
 ROOT = Path(__file__).parents[1]
 PAGES = {
-    path.relative_to(ROOT).as_posix(): path.read_text() for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"))
+    path.relative_to(ROOT).as_posix(): path.read_text()
+    for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*/*.md"))
 }
+PARSERS: dict[str, Callable[[str], object]] = {"python": ast.parse, "json": json.loads, "yaml": yaml.safe_load}
 STATUSES = (None, Status.PENDING, Status.FAILED, Status.SUCCESS)
 
 
@@ -111,6 +118,39 @@ def test_links_and_paths_exist(page: str) -> None:
     paths = re.findall(r"`((?:[a-z_]+/)+[a-z_]+\.(?:py|yaml|md))`", PAGES[page])
     missing += [path for path in paths if not (ROOT / path).exists() and not (ROOT / "ads_pipeline" / path).exists()]
     assert missing == []
+
+
+@pytest.mark.parametrize("page", sorted(PAGES))
+def test_code_blocks_can_be_parsed(page: str) -> None:
+    """Each block of code names its language. Python, JSON and YAML can be parsed; other tests run them.
+
+    In a list, Python-Markdown needs four spaces.
+    """
+    assert re.findall(r"^ {1,3}```", PAGES[page], re.MULTILINE) == []
+    blocks = re.findall(r"^ *```(\w*)\n(.*?)^ *```$", PAGES[page], re.MULTILINE | re.DOTALL)
+    assert [language for language, _text in blocks if language not in {*PARSERS, "sh", "sql", "text"}] == []
+    for language, text in blocks:
+        PARSERS.get(language, str)(dedent(text))
+
+
+def list_pages(navigation: list[dict[str, Any]]) -> Iterator[str]:
+    """The pages of the website's navigation, in order."""
+    for entry in navigation:
+        for each in entry.values():
+            yield from [each] if isinstance(each, str) else list_pages(each)
+
+
+def test_website_navigation_has_every_page_once() -> None:
+    """Each page of docs/, and each page that the website takes from elsewhere or generates, is listed once.
+
+    `make docs` checks the links between the pages.
+    """
+    website = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+    elsewhere = website["extra"]["pages_from_elsewhere"]
+    assert [source for source in elsewhere if not (ROOT / source).is_file()] == []
+    more = [*elsewhere.values(), *website["extra"]["generated_pages"]]
+    pages = [path.name for path in (ROOT / "docs").glob("*.md")] + [name for name in more if name.endswith(".md")]
+    assert sorted(list_pages(website["nav"])) == sorted(pages)
 
 
 def folder_table() -> str:
