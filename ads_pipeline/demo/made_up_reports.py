@@ -12,6 +12,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from typing import Any, Final
 
 from ads_pipeline.domain.errors import BadName, RunExists
+from ads_pipeline.domain.fetching.account import ENABLED, Account
 from ads_pipeline.domain.partition import PartitionKey, Run, generate_run_id
 from ads_pipeline.domain.sealed_run import SealedRun, SealFacts
 from ads_pipeline.lake.raw.landing import RawRuns
@@ -32,6 +33,7 @@ class DemoAccount:
     """A made-up customer. `click_price` and `order_value` are in units of its currency."""
 
     customer_id: str
+    name: str
     time_zone: str
     currency_code: str
     click_price: float
@@ -44,6 +46,7 @@ class DemoAccount:
 ACCOUNTS: Final = (
     DemoAccount(
         customer_id="1180250317",
+        name="Radhaus Berlin",
         time_zone="Europe/Berlin",
         currency_code="EUR",
         click_price=0.62,
@@ -58,6 +61,7 @@ ACCOUNTS: Final = (
     ),
     DemoAccount(
         customer_id="2046619385",
+        name="Loose Leaf Tea Co",
         time_zone="Europe/London",
         currency_code="GBP",
         click_price=0.41,
@@ -72,6 +76,7 @@ ACCOUNTS: Final = (
     ),
     DemoAccount(
         customer_id="3391704826",
+        name="Hudson Books",
         time_zone="America/New_York",
         currency_code="USD",
         click_price=0.93,
@@ -86,6 +91,7 @@ ACCOUNTS: Final = (
     ),
     DemoAccount(
         customer_id="4727351908",
+        name="青空文具店",
         time_zone="Asia/Tokyo",
         currency_code="JPY",
         click_price=74.0,
@@ -158,6 +164,21 @@ def land_demo(raw: RawRuns, google_apis: GoogleApis, *, until: date) -> Demo:
         restated=second,
         late=late,
     )
+
+
+def describe_accounts(source: str) -> list[Account]:
+    """The customers as discovery would find them, but in UTC: so the same days are late at any time of the day."""
+    return [
+        Account(
+            source=source,
+            customer_id=account.customer_id,
+            status=ENABLED,
+            name=account.name,
+            time_zone="UTC",
+            currency_code=account.currency_code,
+        )
+        for account in ACCOUNTS
+    ]
 
 
 def _keys(google_apis: GoogleApis, until: date) -> Iterator[PartitionKey]:

@@ -10,7 +10,7 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from ads_pipeline.demo.made_up_reports import ACCOUNTS, DAYS, QUERIES, Demo, land_demo
+from ads_pipeline.demo.made_up_reports import ACCOUNTS, DAYS, QUERIES, Demo, describe_accounts, land_demo
 from ads_pipeline.domain.errors import EngineRunFailed
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.lake.raw.landing import RawRuns
@@ -50,6 +50,7 @@ def run_demo(environ: Mapping[str, str]) -> None:
     console = OutputConsole()
     console.print(f"Landing a week of {len(QUERIES)} queries below {settings.raw_location}")
     demo = land_demo(RawRuns(settings.raw_location), settings.google_apis, until=today)
+    _record_accounts(settings)
     _print_special_cases(console, demo)
     console.print("\nRunning the assets raw/…, their checks and warehouse/… with Dagster and Spark")
     run_assets(settings, prepare_dagster(settings, environ), QUERIES, since, until)
@@ -60,6 +61,16 @@ def run_demo(environ: Mapping[str, str]) -> None:
     console.print("\nVisible rows, from `ads-pipeline warehouse query`:\n")
     query(settings, DEMO_QUERY.strip())
     print_next_commands(console, settings, _list_next_commands(demo))
+
+
+def _record_accounts(settings: Settings) -> None:
+    """Store the names and currencies of the customers, unless an earlier demo has done so."""
+    from ads_pipeline.ledger.ledger import Ledger  # noqa: PLC0415 - see parsing.py
+
+    source = settings.google_apis.source
+    with Ledger.opened(settings.database_url, tenancy=settings.tenancy) as ledger:
+        if not ledger.accounts.list_all(source):
+            ledger.accounts.record(source, describe_accounts(source))
 
 
 def _list_next_commands(demo: Demo) -> list[str]:
