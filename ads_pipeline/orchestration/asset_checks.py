@@ -18,13 +18,15 @@ from ads_pipeline.orchestration.complete_check import report_complete
 from ads_pipeline.orchestration.event_storage.batching import batched_events
 from ads_pipeline.orchestration.materializations import find_unreported
 from ads_pipeline.orchestration.metadata import describe_status, describe_verdict, find_targets
-from ads_pipeline.orchestration.partitions import (
-    find_refused_names,
-    parse_partition_names,
-    raw_asset_key,
-    warehouse_asset_key,
+from ads_pipeline.orchestration.naming.names import Names
+from ads_pipeline.orchestration.partitions import find_refused_names, parse_partition_names
+from ads_pipeline.orchestration.resources import (
+    SPARK,
+    STEP_RESOURCES,
+    SparkResource,
+    StepResources,
+    claim_and_warn,
 )
-from ads_pipeline.orchestration.resources import SparkResource, StepResources, claim_and_warn
 from ads_pipeline.pipeline.days.day_conditions import DayRules, describe_days
 from ads_pipeline.pipeline.days.deciding_verdicts import DecidingVerdict, find_deciding_verdicts
 from ads_pipeline.pipeline.days.next_steps import find_next_commands
@@ -37,34 +39,34 @@ if TYPE_CHECKING:
 VALID, READABLE = "valid", "readable"
 
 
-def check_keys(query_name: str) -> tuple[dg.AssetCheckKey, dg.AssetCheckKey]:
+def check_keys(names: Names, query_name: str) -> tuple[dg.AssetCheckKey, dg.AssetCheckKey]:
     """The keys of `valid` and `readable` of a query."""
     return (
-        dg.AssetCheckKey(raw_asset_key(query_name), VALID),
-        dg.AssetCheckKey(warehouse_asset_key(query_name), READABLE),
+        dg.AssetCheckKey(names.raw(query_name), VALID),
+        dg.AssetCheckKey(names.warehouse(query_name), READABLE),
     )
 
 
-def build_valid_check(name: str, *, partitions: dg.MultiPartitionsDefinition) -> dg.AssetChecksDefinition:
+def build_valid_check(
+    names: Names, name: str, *, partitions: dg.MultiPartitionsDefinition
+) -> dg.AssetChecksDefinition:
     @dg.asset_check(  # type: ignore[arg-type] # Dagster's type lacks evaluations that name their partition
-        asset=raw_asset_key(name),
+        asset=names.raw(name),
         name=VALID,
         description=f"Judges every sealed run by the contract of `{name}` and records the verdict in the ledger.",
         blocking=True,  # only orders the steps; the ledger holds back single bad partitions
         partitions_def=partitions,
+        required_resource_keys=names.require(STEP_RESOURCES, SPARK),
     )
-    def valid(
-        context: dg.AssetCheckExecutionContext,
-        step_resources: dg.ResourceParam[StepResources],
-        pyspark: dg.ResourceParam[SparkResource],
-    ) -> Iterator[Any]:
+    def valid(context: dg.AssetCheckExecutionContext) -> Iterator[Any]:
+        step_resources = names.find(context, STEP_RESOURCES)
         keys = parse_partition_names(
             context.partition_keys, source=step_resources.source_name, query_name=name, log=context.log
         )
-        judged = _judge(context, step_resources, pyspark, keys)
+        judged = _judge(context, step_resources, names.find(context, SPARK), keys)
         with batched_events(context.instance):
-            yield from _evaluate_verdicts(context, step_resources, raw_asset_key(name), keys, judged)
-            yield from _evaluate_refused(context, raw_asset_key(name), VALID)
+            yield from _evaluate_verdicts(context, step_resources, names.raw(name), keys, judged)
+            yield from _evaluate_refused(context, names.raw(name), VALID)
         yield dg.Output(None)
 
     return valid
@@ -133,19 +135,21 @@ def _evaluate_verdicts(
         )
 
 
-def build_readable_check(name: str, *, partitions: dg.MultiPartitionsDefinition) -> dg.AssetChecksDefinition:
+def build_readable_check(
+    names: Names, name: str, *, partitions: dg.MultiPartitionsDefinition
+) -> dg.AssetChecksDefinition:
     @dg.asset_check(  # type: ignore[arg-type] # Dagster's type lacks evaluations that name their partition
-        asset=warehouse_asset_key(name),
+        asset=names.warehouse(name),
         name=READABLE,
         description=(
             "Shows for each expected partition what readers get now. Failed: they get no rows; the metadata has the "
             "reason and the next command. Warning: a newer run was rejected or is blocked, or a run is in progress."
         ),
         partitions_def=partitions,
+        required_resource_keys=names.require(STEP_RESOURCES),
     )
-    def readable(
-        context: dg.AssetCheckExecutionContext, step_resources: dg.ResourceParam[StepResources]
-    ) -> Iterator[Any]:
+    def readable(context: dg.AssetCheckExecutionContext) -> Iterator[Any]:
+        step_resources = names.find(context, STEP_RESOURCES)
         keys = parse_partition_names(
             context.partition_keys, source=step_resources.source_name, query_name=name, log=context.log
         )
@@ -159,7 +163,7 @@ def build_readable_check(name: str, *, partitions: dg.MultiPartitionsDefinition)
             return rules, described, find_next_commands(ledger, not_passed, settings.retry_policy)
 
         rules, described, commands = step_resources.ledger.read_at_once(read)
-        asset = warehouse_asset_key(name)
+        asset = names.warehouse(name)
         is_alone = not _is_run(context.run, asset)
         unreported = find_unreported(context.instance, step_resources, asset, described) if is_alone else ()
         with batched_events(context.instance):

@@ -10,9 +10,10 @@ import dagster as dg
 from ads_pipeline.domain.rectangles import MAX_PARTITIONS
 from ads_pipeline.orchestration import catalog
 from ads_pipeline.orchestration.fetching import find_backfill
-from ads_pipeline.orchestration.io_manager import suppress_materialization
-from ads_pipeline.orchestration.partitions import parse_partition_names, raw_asset_key, warehouse_asset_key
-from ads_pipeline.orchestration.resources import SparkResource, StepResources, claim_and_warn
+from ads_pipeline.orchestration.io_manager import IO_MANAGER, suppress_materialization
+from ads_pipeline.orchestration.naming.names import Names
+from ads_pipeline.orchestration.partitions import parse_partition_names
+from ads_pipeline.orchestration.resources import SPARK, STEP_RESOURCES, claim_and_warn
 from ads_pipeline.orchestration.runs.run_tags import QUERY_TAG
 from ads_pipeline.orchestration.step_values import CommittedPartitions, LoadablePartitions, SealedPartitions
 from ads_pipeline.settings.environment import Settings
@@ -33,6 +34,7 @@ WAREHOUSE_DESCRIPTION: Final = (
 
 
 def build_assets(
+    names: Names,
     name: str,
     query: Query,
     settings: Settings,
@@ -46,18 +48,20 @@ def build_assets(
         "backfill_policy": dg.BackfillPolicy.multi_run(max_partitions_per_run=MAX_PARTITIONS),
         "owners": OWNERS,
         "code_version": query.schema_version,
-        "io_manager_key": "partition_state",
-        "tags": {QUERY_TAG: name},
+        "io_manager_key": names.name(IO_MANAGER.text),
+        "tags": {names.tag(QUERY_TAG): name},
     }
     metadata = catalog.describe_tables(name, query, contracts) | catalog.describe_report(settings)
     raw = _build_raw(
+        names,
         name,
-        deps=[settings.google_apis.source],
+        deps=[names.key(settings.google_apis.source)],
         description=f"{RAW_DESCRIPTION.format(name)}\n\n```sql\n{query.gaql}\n```",
         metadata=metadata | {"dagster/uri": settings.raw_location},
         **shared,
     )
     warehouse = _build_warehouse(
+        names,
         name,
         description=WAREHOUSE_DESCRIPTION.format(name),
         metadata=metadata | catalog.describe_location(name, settings),
@@ -66,40 +70,40 @@ def build_assets(
     return raw, warehouse
 
 
-def _build_raw(name: str, **options: Any) -> Any:
+def _build_raw(names: Names, name: str, **options: Any) -> Any:
     @dg.asset(  # type: ignore[untyped-decorator] # the options hide the overload
-        key=raw_asset_key(name), group_name=catalog.RAW_GROUP, kinds={"googleads"}, **options
+        key=names.raw(name),
+        group_name=names.name(catalog.RAW_GROUP),
+        kinds={"googleads"},
+        required_resource_keys=names.require(STEP_RESOURCES),
+        **options,
     )
-    def raw(
-        context: dg.AssetExecutionContext, step_resources: dg.ResourceParam[StepResources]
-    ) -> dg.Output[SealedPartitions]:
+    def raw(context: dg.AssetExecutionContext) -> dg.Output[SealedPartitions]:
+        step_resources = names.find(context, STEP_RESOURCES)
         source = step_resources.source_name
         keys = step_resources.select_due(
             parse_partition_names(context.partition_keys, source=source, query_name=name, log=context.log)
         )
         claim = claim_and_warn(step_resources.claim, keys, context.log)
-        backfill = find_backfill(context, source=source, query_name=name) if step_resources.fetches else None
+        backfill = find_backfill(names, context, source=source, query_name=name) if step_resources.fetches else None
         landed = step_resources.land(list(claim.granted), backfill)
         return suppress_materialization(SealedPartitions(landed=landed, held=claim.held))
 
     return raw
 
 
-def _build_warehouse(name: str, **options: Any) -> Any:
+def _build_warehouse(names: Names, name: str, **options: Any) -> Any:
     @dg.asset(  # type: ignore[untyped-decorator] # the same
-        key=warehouse_asset_key(name),
-        ins={"loadable": dg.AssetIn(key=raw_asset_key(name))},
-        group_name=catalog.WAREHOUSE_GROUP,
+        key=names.warehouse(name),
+        ins={"loadable": dg.AssetIn(key=names.raw(name))},
+        group_name=names.name(catalog.WAREHOUSE_GROUP),
         kinds={"deltalake", "pyspark"},
-        pool=f"warehouse_{name}",  # concurrent loads of one table would conflict and retry
+        pool=names.name(f"warehouse_{name}"),  # concurrent loads of one table would conflict and retry
+        required_resource_keys=names.require(STEP_RESOURCES, SPARK),
         **options,
     )
-    def warehouse(
-        loadable: LoadablePartitions,
-        step_resources: dg.ResourceParam[StepResources],
-        pyspark: dg.ResourceParam[SparkResource],
-    ) -> dg.Output[CommittedPartitions]:
-        committed = step_resources.commit(pyspark, loadable)
+    def warehouse(context: dg.AssetExecutionContext, loadable: LoadablePartitions) -> dg.Output[CommittedPartitions]:
+        committed = names.find(context, STEP_RESOURCES).commit(names.find(context, SPARK), loadable)
         return suppress_materialization(CommittedPartitions(loadable=loadable, committed=committed))
 
     return warehouse

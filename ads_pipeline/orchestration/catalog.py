@@ -17,8 +17,8 @@ from ads_pipeline.operations.report.basis import find_basis
 from ads_pipeline.operations.report.content import LETTERS, Note, ReportContent
 from ads_pipeline.operations.report.document import summarize
 from ads_pipeline.operations.report.writing import ReportWriter, report_path
-from ads_pipeline.orchestration.partitions import warehouse_asset_key
-from ads_pipeline.orchestration.resources import StepResources
+from ads_pipeline.orchestration.naming.names import Names
+from ads_pipeline.orchestration.resources import STEP_RESOURCES
 from ads_pipeline.settings.environment import Settings
 from ads_pipeline.settings.query_file import Query
 from ads_pipeline.validation.contract_registry import Contracts
@@ -26,9 +26,9 @@ from ads_pipeline.validation.contract_registry import Contracts
 RAW_GROUP, WAREHOUSE_GROUP, SOURCE_GROUP, OUTPUT_GROUP = "raw", "warehouse", "source", "outputs"
 MAX_WORK: Final = 100  # rows of the table; the report has all
 WORK_SCHEMA: Final = dg.TableSchema(columns=[dg.TableColumn(name) for name in ("customer", "query", "day", "reason")])
-REPORT_KEY: Final = dg.AssetKey("report")
+REPORT: Final = "report"
 BASIS_TAG: Final = "ads_pipeline/report_basis"  # of a materialization: what the report shows
-STATUS_KEY: Final = dg.AssetKey("partition_status")
+STATUS: Final = "partition_status"
 
 
 def describe_tables(name: str, query: Query, contracts: Contracts) -> dict[str, Any]:
@@ -52,12 +52,12 @@ def describe_report(settings: Settings) -> dict[str, Any]:
     return {"report": dg.MetadataValue.path(report_path(settings))}
 
 
-def build_external_assets(source: str, query_names: Sequence[str], settings: Settings) -> list[dg.AssetSpec]:
+def build_external_assets(names: Names, query_names: Sequence[str], settings: Settings) -> list[dg.AssetSpec]:
     """The source that is fetched from, and the status file that the job `reconcile` writes."""
     return [
         dg.AssetSpec(
-            source,
-            group_name=SOURCE_GROUP,
+            names.key(settings.google_apis.source),
+            group_name=names.name(SOURCE_GROUP),
             description=(
                 "The reporting API of the source. Extractors fetch one report for each customer, query and day. "
                 "Dagster does not run it."
@@ -66,12 +66,13 @@ def build_external_assets(source: str, query_names: Sequence[str], settings: Set
             kinds={"googleads"},
         ),
         dg.AssetSpec(
-            STATUS_KEY,
-            deps=[warehouse_asset_key(name) for name in query_names],
-            group_name=OUTPUT_GROUP,
+            names.key(STATUS),
+            deps=[names.warehouse(name) for name in query_names],
+            group_name=names.name(OUTPUT_GROUP),
             description=(
                 "`partition_status.parquet`: the last materialization, the last attempt and the staleness of each "
-                "partition, for dashboards and other programs. The job `reconcile` writes it every hour."
+                "partition, for dashboards and other programs. "
+                f"The job `{names.name('reconcile')}` writes it every hour."
             ),
             metadata=describe_report(settings) | {"dagster/uri": settings.status_file},
             kinds={"parquet"},
@@ -79,22 +80,23 @@ def build_external_assets(source: str, query_names: Sequence[str], settings: Set
     ]
 
 
-def build_report(query_names: Sequence[str], settings: Settings, *, now: Clock) -> dg.AssetsDefinition:
+def build_report(names: Names, query_names: Sequence[str], settings: Settings, *, now: Clock) -> dg.AssetsDefinition:
     @dg.asset(
-        key=REPORT_KEY,
-        deps=[warehouse_asset_key(name) for name in query_names],
-        group_name=OUTPUT_GROUP,
+        key=names.key(REPORT),
+        deps=[names.warehouse(name) for name in query_names],
+        group_name=names.name(OUTPUT_GROUP),
         description=(
             "One HTML page that shows which days are safe to read and what needs an operator. The metadata of the "
-            "last materialization has its path and the days that need you. The sensor `report_changes` renews it "
-            "when something has changed; so does `ads-pipeline report`."
+            "last materialization has its path and the days that need you. "
+            f"The sensor `{names.name('report_changes')}` renews it when something has changed; so does "
+            "`ads-pipeline report`."
         ),
         metadata=describe_report(settings),
         kinds={"html"},
+        required_resource_keys=names.require(STEP_RESOURCES),
     )
-    def report(
-        context: dg.AssetExecutionContext, step_resources: dg.ResourceParam[StepResources]
-    ) -> dg.MaterializeResult[Any]:
+    def report(context: dg.AssetExecutionContext) -> dg.MaterializeResult[Any]:
+        step_resources = names.find(context, STEP_RESOURCES)
         path = report_path(step_resources.settings)
         writer = ReportWriter.of_deployment(step_resources.settings, step_resources.ledger)
         at = now()
@@ -111,7 +113,7 @@ def build_report(query_names: Sequence[str], settings: Settings, *, now: Clock) 
                 "days": dg.MetadataValue.json(days),
                 "report": dg.MetadataValue.path(path),
             },
-            tags={BASIS_TAG: basis},
+            tags={names.tag(BASIS_TAG): basis},
         )
 
     return report

@@ -17,8 +17,8 @@ from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.ledger.sql.ledger_values import DayWindow
 from ads_pipeline.orchestration.event_storage.dagster_private import build_target
-from ads_pipeline.orchestration.partitions import warehouse_asset_key
-from ads_pipeline.orchestration.resources import StepResources
+from ads_pipeline.orchestration.naming.names import Names
+from ads_pipeline.orchestration.resources import STEP_RESOURCES, StepResources
 from ads_pipeline.pipeline.days.day_conditions import DayRules, find_gaps
 from ads_pipeline.settings.environment import Settings
 
@@ -26,25 +26,25 @@ COMPLETE: Final = "complete"
 MAX_SINGLE: Final = 100
 
 
-def build_complete_check(name: str) -> dg.AssetChecksDefinition:
+def build_complete_check(names: Names, name: str) -> dg.AssetChecksDefinition:
     @dg.asset_check(  # type: ignore[arg-type] # Dagster's type lacks evaluations that name their target
-        asset=warehouse_asset_key(name),
+        asset=names.warehouse(name),
         name=COMPLETE,
         description=(
             "Shows for all expected days together what readers get, and how many need somebody. Dagster shows one "
             "arbitrary partition as the state of `readable`; this check is the state of the whole table."
         ),
+        required_resource_keys=names.require(STEP_RESOURCES),
     )
-    def complete(
-        context: dg.AssetCheckExecutionContext, step_resources: dg.ResourceParam[StepResources]
-    ) -> Iterator[Any]:
-        yield _evaluate(context.instance, step_resources, name)
+    def complete(context: dg.AssetCheckExecutionContext) -> Iterator[Any]:
+        yield _evaluate(context.instance, names.find(context, STEP_RESOURCES), name)
         yield dg.Output(None)
 
     return complete
 
 
 def evaluate_complete(
+    names: Names,
     ledger: LedgerReader,
     settings: Settings,
     name: str,
@@ -65,14 +65,17 @@ def evaluate_complete(
     )
     days = sorted(found.days.items(), key=lambda each: urgency(each[1].condition, each[0].logical_date))
     counts = Counter(day.entry.label.lower() for _key, day in days)
-    metadata: dict[str, Any] = {"expected": str(found.expected), **{name: str(each) for name, each in counts.items()}}
+    metadata: dict[str, Any] = {
+        "expected": str(found.expected),
+        **{label: str(each) for label, each in counts.items()},
+    }
     if days:
         metadata["next_command"] = f"ads-pipeline state inspect --query {name}"
     if single := first_days.describe_single([name], apis.start_date):
         metadata["not_expected"] = "\n".join(single[:MAX_SINGLE])
     needed = sum(day.condition in NEEDS_OPERATOR for _key, day in days)
     return dg.AssetCheckEvaluation(
-        asset_key=warehouse_asset_key(name),
+        asset_key=names.warehouse(name),
         check_name=COMPLETE,
         passed=not days,
         severity=dg.AssetCheckSeverity.ERROR if needed else dg.AssetCheckSeverity.WARN,
@@ -82,9 +85,9 @@ def evaluate_complete(
     )
 
 
-def find_last_materialization(instance: dg.DagsterInstance, name: str) -> Any | None:
+def find_last_materialization(instance: dg.DagsterInstance, asset: dg.AssetKey) -> Any | None:
     """The last materialization of the asset. Without it, Dagster hides the result after each new materialization."""
-    for record in instance.get_asset_records([warehouse_asset_key(name)]):
+    for record in instance.get_asset_records([asset]):
         if (last := record.asset_entry.last_materialization_record) is not None:
             return build_target(last.storage_id, last.run_id, last.timestamp)
     return None
@@ -101,11 +104,11 @@ def _evaluate(
     """Evaluate the query as of one moment, by rules that were read before or are read then."""
     settings = resources.settings
     # For a result without a target, Dagster lists all partitions: 7 s of CPU for 1,000 customers and three years.
-    target = find_last_materialization(instance, name)
+    target = find_last_materialization(instance, resources.names.warehouse(name))
 
     def evaluate(ledger: LedgerReader) -> dg.AssetCheckEvaluation:
         read = rules or DayRules.read(ledger, settings, now=datetime.now(UTC))
-        return evaluate_complete(ledger, settings, name, rules=read, target=target)
+        return evaluate_complete(resources.names, ledger, settings, name, rules=read, target=target)
 
     return resources.ledger.read_at_once(evaluate)
 

@@ -13,7 +13,8 @@ from ads_pipeline.domain.fetching.fetch_results import Backfill
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.google_ads.configuration import ClientConfiguration
 from ads_pipeline.lake.raw.run_source import Landed, Source
-from ads_pipeline.orchestration.partitions import parse_partition_names, raw_asset_key
+from ads_pipeline.orchestration.naming.names import Names
+from ads_pipeline.orchestration.partitions import parse_partition_names
 from ads_pipeline.orchestration.resources import RunResources, SensorResources, SourceFactory
 
 BACKFILL_TAG: Final = "dagster/backfill"
@@ -49,14 +50,16 @@ def build_fetching_source(configuration: ClientConfiguration) -> SourceFactory:
     return build
 
 
-def find_backfill(context: dg.AssetExecutionContext, *, source: str, query_name: str) -> Backfill | None:
+def find_backfill(
+    names: Names, context: dg.AssetExecutionContext, *, source: str, query_name: str
+) -> Backfill | None:
     """The backfill of which the run is a part. None for other runs, and when the definitions changed since."""
     backfill = context.instance.get_backfill(context.run.tags.get(BACKFILL_TAG, ""))
     if backfill is None or not backfill.is_asset_backfill:
         return None
     try:
         target = backfill.get_asset_backfill_data(context.repository_def.asset_graph)
-        names = target.get_target_partitions_subset(raw_asset_key(query_name)).get_partition_keys()
+        found = target.get_target_partitions_subset(names.raw(query_name)).get_partition_keys()
     except (dg.DagsterError, KeyError) as error:
         context.log.warning(
             "days are fetched one by one, because the backfill cannot be read: %s", type(error).__name__
@@ -64,5 +67,5 @@ def find_backfill(context: dg.AssetExecutionContext, *, source: str, query_name:
         return None
     return Backfill(
         requested_at=datetime.fromtimestamp(backfill.backfill_timestamp, UTC),
-        keys=frozenset(parse_partition_names(names, source=source, query_name=query_name)),
+        keys=frozenset(parse_partition_names(found, source=source, query_name=query_name)),
     )

@@ -6,7 +6,7 @@ status of a partition from the ledger and never from Dagster.
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import dagster as dg
 
@@ -24,6 +24,7 @@ from ads_pipeline.orchestration.materializations import (
     version_tags,
 )
 from ads_pipeline.orchestration.metadata import describe_load, describe_run
+from ads_pipeline.orchestration.naming.names import ResourceName
 from ads_pipeline.orchestration.partitions import parse_partition_names
 from ads_pipeline.orchestration.resources import (
     RunResources,
@@ -68,6 +69,7 @@ class PartitionStateIOManager(dg.IOManager):
         resources, source = self._resources, self._resources.source
         return StepResources(
             settings=resources.settings,
+            names=resources.names,
             ledger=resources.reader,
             due=resources.due,
             claim=resources.claim,
@@ -110,12 +112,12 @@ class PartitionStateIOManager(dg.IOManager):
         if isinstance(obj, SealedPartitions):
             granted = [key for key in keys if key not in obj.held]
             metadata, problem = self._register(context, obj.landed, granted), "have no sealed run"
-            tags = {key: describe_source(key) for key in metadata}
+            tags = dict.fromkeys(metadata, describe_source(self._resources.names, self._resources.source_name))
         else:
             granted = [key for key in keys if key not in obj.loadable.held]
             metadata, problem = dict(self._publish(obj)), "were not loaded"
             newest = {key: obj.loadable.newest[key] for key in metadata}
-            tags = describe_inputs(context.step_context.instance, newest)
+            tags = describe_inputs(self._resources.names, context.step_context.instance, newest)
         with batched_events(context.step_context.instance):
             for key, entry in metadata.items():
                 entry_tags = version_tags(entry) | tags.get(key, {})
@@ -179,6 +181,7 @@ class PartitionStateIOManager(dg.IOManager):
                     describe_load(
                         load.run,
                         before,
+                        names=self._resources.names,
                         rows=load.record_count,
                         schema_version=load.facts.schema_version,
                         table_version=before.table_version if before and load.run not in moved else table_version,
@@ -204,3 +207,6 @@ class PartitionStateIOManager(dg.IOManager):
     def _find_due(self, names: Any, asset: dg.AssetKey) -> list[PartitionKey]:
         keys = parse_partition_names(names, source=self._resources.source_name, query_name=asset.path[-1])
         return select_due(keys, self._resources.due)
+
+
+IO_MANAGER: Final = ResourceName[PartitionStateIOManager]("partition_state")

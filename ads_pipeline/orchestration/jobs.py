@@ -10,24 +10,24 @@ import dagster as dg
 
 from ads_pipeline.domain.errors import WarehouseError
 from ads_pipeline.google_ads.configuration import ClientConfiguration
+from ads_pipeline.orchestration.naming.names import Names
 from ads_pipeline.orchestration.partitions import CUSTOMERS
-from ads_pipeline.orchestration.resources import RunResources, SparkResource
+from ads_pipeline.orchestration.resources import RUN_RESOURCES, SPARK
 from ads_pipeline.pipeline.days.staleness import publish_statuses
 from ads_pipeline.spark.private_directory import remove_abandoned
 
 EVENTS_KEPT: Final = timedelta(days=400)  # covers a comparison with the same month of last year
 
 
-def build_reconciliation(query_names: Sequence[str]) -> dg.JobDefinition:
+def build_reconciliation(names: Names, query_names: Sequence[str]) -> dg.JobDefinition:
     @dg.op(
+        name=names.name("repair_differences"),
         description="Compares the ledger, the pointers and the Delta tables, and repairs the differences. "
-        "It looks at the days that have changed since the pass before, and once a day at all days."
+        "It looks at the days that have changed since the pass before, and once a day at all days.",
+        required_resource_keys=names.require(RUN_RESOURCES, SPARK),
     )
-    def repair_differences(
-        context: dg.OpExecutionContext,
-        run_resources: dg.ResourceParam[RunResources],
-        pyspark: dg.ResourceParam[SparkResource],
-    ) -> None:
+    def repair_differences(context: dg.OpExecutionContext) -> None:
+        run_resources, pyspark = names.find(context, RUN_RESOURCES), names.find(context, SPARK)
         reconciliation = run_resources.reconciliation(lambda: pyspark.spark_session)
 
         def repair(name: str) -> None:
@@ -39,13 +39,21 @@ def build_reconciliation(query_names: Sequence[str]) -> dg.JobDefinition:
 
         _do_for_each(query_names, repair, context)
 
-    @dg.op(description="Updates the stored staleness of all partitions and writes partition_status.parquet.")
-    def publish_status(context: dg.OpExecutionContext, run_resources: dg.ResourceParam[RunResources]) -> None:
+    @dg.op(
+        name=names.name("publish_status"),
+        description="Updates the stored staleness of all partitions and writes partition_status.parquet.",
+        required_resource_keys=names.require(RUN_RESOURCES),
+    )
+    def publish_status(context: dg.OpExecutionContext) -> None:
+        run_resources = names.find(context, RUN_RESOURCES)
         ledger, settings, now = run_resources.ledger, run_resources.settings, datetime.now(UTC)
         published = publish_statuses(ledger, settings.google_apis, settings.status_file, now=now)
         context.log.info("staleness changed in %d of %d rows", published.changed, published.rows)
 
-    @dg.job(description="Finishes what crashed runs left incomplete. Loads may run at the same time.")
+    @dg.job(
+        name=names.name("reconcile"),
+        description="Finishes what crashed runs left incomplete. Loads may run at the same time.",
+    )
     def reconcile() -> None:
         repair_differences()
         publish_status()
@@ -66,16 +74,15 @@ def _do_for_each(query_names: Sequence[str], work: Callable[[str], None], contex
         raise failures[0]
 
 
-def build_maintenance(query_names: Sequence[str]) -> dg.JobDefinition:
+def build_maintenance(names: Names, query_names: Sequence[str]) -> dg.JobDefinition:
     @dg.op(
+        name=names.name("compact_and_vacuum"),
         description="Compacts small files, deletes files that no reader can need, retires old events, and removes "
-        "temporary directories of killed processes."
+        "temporary directories of killed processes.",
+        required_resource_keys=names.require(RUN_RESOURCES, SPARK),
     )
-    def compact_and_vacuum(
-        context: dg.OpExecutionContext,
-        run_resources: dg.ResourceParam[RunResources],
-        pyspark: dg.ResourceParam[SparkResource],
-    ) -> None:
+    def compact_and_vacuum(context: dg.OpExecutionContext) -> None:
+        run_resources, pyspark = names.find(context, RUN_RESOURCES), names.find(context, SPARK)
         warehouse, source = run_resources.warehouse, run_resources.source_name
 
         def compact(name: str) -> None:
@@ -91,7 +98,8 @@ def build_maintenance(query_names: Sequence[str]) -> dg.JobDefinition:
         _do_for_each(query_names, compact, context)
 
     @dg.job(
-        description="Compacts and vacuums the Delta tables, removes leftovers of dead landings, retires old events."
+        name=names.name("maintenance"),
+        description="Compacts and vacuums the Delta tables, removes leftovers of dead landings, retires old events.",
     )
     def maintenance() -> None:
         compact_and_vacuum()
@@ -99,18 +107,23 @@ def build_maintenance(query_names: Sequence[str]) -> dg.JobDefinition:
     return maintenance
 
 
-def build_discovery(configuration: ClientConfiguration) -> dg.JobDefinition:
+def build_discovery(names: Names, configuration: ClientConfiguration) -> dg.JobDefinition:
     """The job that discovers accounts, which become customers in Dagster."""
 
-    @dg.op(description="Lists the accounts below the configured managers, and parks those that cannot be fetched.")
-    def find_accounts(context: dg.OpExecutionContext, run_resources: dg.ResourceParam[RunResources]) -> None:
+    @dg.op(
+        name=names.name("find_accounts"),
+        description="Lists the accounts below the configured managers, and parks those that cannot be fetched.",
+        required_resource_keys=names.require(RUN_RESOURCES),
+    )
+    def find_accounts(context: dg.OpExecutionContext) -> None:
         from ads_pipeline.pipeline.extraction.google_ads_extraction import Extraction  # noqa: PLC0415 - takes seconds
 
+        run_resources, customers = names.find(context, RUN_RESOURCES), names.name(CUSTOMERS)
         apis, ledger = run_resources.settings.google_apis, run_resources.ledger
         report = Extraction(apis=apis, configuration=configuration, ledger=ledger).discover()
-        present = set(context.instance.get_dynamic_partitions(CUSTOMERS))
+        present = set(context.instance.get_dynamic_partitions(customers))
         added = [customer for customer in report.customers if customer not in present]
-        context.instance.add_dynamic_partitions(CUSTOMERS, added)
+        context.instance.add_dynamic_partitions(customers, added)
         changes = report.changes
         context.log.info(
             "found %d customers: %d new in Dagster, %d parked, %d released, %d gone; read %d conversion windows",
@@ -128,7 +141,10 @@ def build_discovery(configuration: ClientConfiguration) -> dg.JobDefinition:
         if report.failure is not None:
             raise dg.Failure(f"no account was read: {report.failure}", allow_retries=False)
 
-    @dg.job(description="Discovers the accounts below the configured managers of Google Ads.")
+    @dg.job(
+        name=names.name("discover_accounts"),
+        description="Discovers the accounts below the configured managers of Google Ads.",
+    )
     def discover_accounts() -> None:
         find_accounts()
 

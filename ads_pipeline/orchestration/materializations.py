@@ -18,7 +18,8 @@ from ads_pipeline.domain.transitions import RegisteredRun
 from ads_pipeline.lake.raw.landing import RawRuns
 from ads_pipeline.ledger.sql.ledger_values import Pointer
 from ads_pipeline.orchestration.metadata import describe_load, describe_removal, find_materializations
-from ads_pipeline.orchestration.partitions import dimension_tags, raw_asset_key
+from ads_pipeline.orchestration.naming.names import Names
+from ads_pipeline.orchestration.partitions import dimension_tags
 from ads_pipeline.orchestration.resources import StepResources
 from ads_pipeline.orchestration.step_values import find_measures
 
@@ -40,16 +41,14 @@ def version_tags(metadata: Mapping[str, Any]) -> dict[str, str]:
     return {CODE_VERSION: metadata["schema_version"], DATA_VERSION: metadata["run_id"]}
 
 
-def describe_source(key: PartitionKey) -> dict[str, str]:
+def describe_source(names: Names, source: str) -> dict[str, str]:
     """The tags of a raw materialization about its source. Without both, Dagster shows the partition as unsynced."""
-    return {
-        f"dagster/input_data_version/{key.source}": "INITIAL",
-        f"dagster/input_event_pointer/{key.source}": "NULL",
-    }
+    name = names.key(source).to_user_string()
+    return {f"dagster/input_data_version/{name}": "INITIAL", f"dagster/input_event_pointer/{name}": "NULL"}
 
 
 def describe_inputs(
-    instance: dg.DagsterInstance, newest: Mapping[PartitionKey, RegisteredRun]
+    names: Names, instance: dg.DagsterInstance, newest: Mapping[PartitionKey, RegisteredRun]
 ) -> dict[PartitionKey, dict[str, str]]:
     """The tags that name the raw materialization of each partition. Without them, all show as unsynced.
 
@@ -57,7 +56,7 @@ def describe_inputs(
     """
     if not newest:
         return {}
-    raw = raw_asset_key(next(iter(newest)).query_name)
+    raw = names.raw(next(iter(newest)).query_name)
     storage_ids, name = find_materializations(instance, raw, newest), raw.to_user_string()
     return {
         key: {
@@ -98,7 +97,7 @@ def find_unreported(
     if not changed:
         return []
     newest = {key: registered for key, (registered, _outcome) in resources.ledger.runs.newest(changed).items()}
-    inputs, measures = describe_inputs(instance, newest), find_measures(resources.ledger, changed)
+    inputs, measures = describe_inputs(resources.names, instance, newest), find_measures(resources.ledger, changed)
     found = []
     for key in changed:
         pointer, day, before = visible.get(key), described[key], shown[key]
@@ -107,6 +106,7 @@ def find_unreported(
             metadata = describe_load(
                 pointer.run,
                 None,
+                names=resources.names,
                 rows=pointer.record_count,
                 schema_version=pointer.schema_version,
                 table_version=pointer.table_version,

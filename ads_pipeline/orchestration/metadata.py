@@ -13,7 +13,7 @@ from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import Outcome, RegisteredRun
 from ads_pipeline.ledger.sql.ledger_values import Pointer
 from ads_pipeline.orchestration.event_storage.dagster_private import build_target
-from ads_pipeline.orchestration.partitions import raw_asset_key
+from ads_pipeline.orchestration.naming.names import Names
 from ads_pipeline.pipeline.days.staleness import AssetStatus
 from ads_pipeline.validation.judgement import Judgement
 
@@ -68,6 +68,7 @@ def describe_load(
     run: Run,
     before: Pointer | None,
     *,
+    names: Names,
     rows: int,
     schema_version: str,
     table_version: int,
@@ -83,7 +84,7 @@ def describe_load(
         "rows": f"{rows:,}",
         "schema_version": schema_version,
         "table_version": str(table_version),
-        "raw_run": dg.MetadataValue.url(partition_page(raw_asset_key(run.key.query_name), run.key)),
+        "raw_run": dg.MetadataValue.url(partition_page(names.raw(run.key.query_name), run.key)),
     }
     after = measures.get(run, NO_MEASURES)
     if after.cost_micros is not None:

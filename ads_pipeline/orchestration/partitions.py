@@ -1,4 +1,4 @@
-"""Defines the partitions and asset keys in Dagster, and parses partition names."""
+"""Defines the partitions in Dagster, and parses partition names."""
 
 import logging
 from collections.abc import Iterable, Mapping
@@ -9,17 +9,18 @@ import dagster as dg
 
 from ads_pipeline.domain.errors import BadName
 from ads_pipeline.domain.partition import PartitionKey, find_customer_problem, parse_dagster_key
+from ads_pipeline.orchestration.naming.names import Names
 
-CUSTOMERS: Final = "google_ads_customers"
+CUSTOMERS: Final = "google_ads_customers"  # the set of dynamic partitions, below the prefix
 CUSTOMER, DATE = "customer", "date"
 DELETE_CUSTOMER: Final = "delete it on the page of any asset, by 'Delete partitions' in the menu beside 'Materialize'"
 
 
-def define_partitions(start_date: date) -> dg.MultiPartitionsDefinition:
+def define_partitions(names: Names, start_date: date) -> dg.MultiPartitionsDefinition:
     """Define customer (dynamic) by date (daily from `start_date`)."""
     return dg.MultiPartitionsDefinition(
         {
-            CUSTOMER: dg.DynamicPartitionsDefinition(name=CUSTOMERS),
+            CUSTOMER: dg.DynamicPartitionsDefinition(name=names.name(CUSTOMERS)),
             DATE: dg.DailyPartitionsDefinition(start_date=start_date.isoformat(), timezone="UTC"),
         }
     )
@@ -82,16 +83,3 @@ def dimension_tags(key: PartitionKey) -> dict[str, str]:
         f"dagster/partition/{CUSTOMER}": key.customer_id,
         f"dagster/partition/{DATE}": key.logical_date.isoformat(),
     }
-
-
-def asset_keys(query_names: Iterable[str]) -> list[dg.AssetKey]:
-    """List the keys of both assets of each query."""
-    return [asset(name) for name in query_names for asset in (raw_asset_key, warehouse_asset_key)]
-
-
-def raw_asset_key(query_name: str) -> dg.AssetKey:
-    return dg.AssetKey(["raw", query_name])
-
-
-def warehouse_asset_key(query_name: str) -> dg.AssetKey:
-    return dg.AssetKey(["warehouse", query_name])

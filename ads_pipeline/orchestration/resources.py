@@ -22,12 +22,15 @@ from ads_pipeline.domain.quoting import printable
 from ads_pipeline.domain.run_events import Event, EventOrigin
 from ads_pipeline.lake.raw.landing import RawRuns
 from ads_pipeline.lake.raw.run_source import Landed, Source
+from ads_pipeline.ledger.control.control_actions import ControlActions
 from ads_pipeline.ledger.events.completed_runs import RunCompletionLog
 from ads_pipeline.ledger.events.snapshots import fold_run
 from ads_pipeline.ledger.ledger import Ledger, LedgerReader
 from ads_pipeline.ledger.sql import database
 from ads_pipeline.ledger.sql.ledger_values import ClaimResult
 from ads_pipeline.ledger.write_steps.leases import Lease
+from ads_pipeline.orchestration.naming.names import Names, ResourceName
+from ads_pipeline.orchestration.runs.due_partitions import RESOURCE
 from ads_pipeline.pipeline.arrivals import SealedRuns
 from ads_pipeline.pipeline.days.staleness import asset_code_versions
 from ads_pipeline.pipeline.progress import progress_on
@@ -71,6 +74,7 @@ class ReadResources:
     """Read access to one deployment."""
 
     settings: Settings
+    names: Names
     ledger: LedgerReader
 
     @property
@@ -208,6 +212,14 @@ def _describe(skipped: SkippedFetch) -> dict[str, str]:
     return {"why": printable(skipped.reason)} | until
 
 
+LEDGER_ENGINE: Final = ResourceName[database.Engine]("ledger_engine")
+RUN_RESOURCES: Final = ResourceName[RunResources](RESOURCE)
+STEP_RESOURCES: Final = ResourceName[StepResources]("step_resources")
+SENSOR_RESOURCES: Final = ResourceName[SensorResources]("sensor_resources")
+CONTROL_ACTIONS: Final = ResourceName[ControlActions]("control_actions")
+SPARK: Final = ResourceName[SparkResource]("pyspark")
+
+
 @contextmanager
 def open_ledger_engine(settings: Settings, *, answer_seconds: float | None = None) -> Iterator[database.Engine]:
     """Open the one engine that all resources of a run or of a sensor share."""
@@ -216,10 +228,11 @@ def open_ledger_engine(settings: Settings, *, answer_seconds: float | None = Non
 
 
 def build_sensor_resources(
-    settings: Settings, engine: database.Engine, source_factory: SourceFactory = build_external_source
+    settings: Settings, names: Names, engine: database.Engine, source_factory: SourceFactory = build_external_source
 ) -> SensorResources:
     return SensorResources(
         settings=settings,
+        names=names,
         ledger=LedgerReader(engine, tenancy=settings.tenancy),
         events=RunCompletionLog(engine, tenancy=settings.tenancy),
         source_factory=source_factory,
@@ -229,6 +242,7 @@ def build_sensor_resources(
 @contextmanager
 def open_run_resources(
     settings: Settings,
+    names: Names,
     engine: database.Engine,
     origin: EventOrigin,
     source_factory: SourceFactory = build_external_source,
@@ -251,6 +265,7 @@ def open_run_resources(
         ledger.statuses.record_code_versions(apis.source, asset_code_versions(versions))
         yield RunResources(
             settings=settings,
+            names=names,
             ledger=ledger,
             events=events,
             lease=lease,

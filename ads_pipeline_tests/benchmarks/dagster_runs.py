@@ -16,6 +16,7 @@ from unittest.mock import patch
 
 import dagster as dg
 
+from ads_pipeline.orchestration.naming.names import Names
 from ads_pipeline.orchestration.partitions import CUSTOMERS as CUSTOMER_PARTITIONS
 from ads_pipeline.orchestration.partitions import define_partitions
 from ads_pipeline_tests.benchmarks.ratios import Ratio, cpu_seconds
@@ -95,7 +96,7 @@ def _run(instance: dg.DagsterInstance, defs: dg.Definitions, customers: Sequence
 
 def _define_empty_assets(start_date: date) -> dg.Definitions:
     """Assets and a check without work, as somebody would write them who knows Dagster."""
-    partitions = define_partitions(start_date)
+    partitions = define_partitions(Names(), start_date)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         policy = dg.BackfillPolicy.multi_run(1_000)

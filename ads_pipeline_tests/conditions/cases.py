@@ -14,6 +14,7 @@ from ads_pipeline.domain.days.conditions import Condition, GapReason
 from ads_pipeline.domain.days.readability import IN_PROGRESS_LIMIT
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.ledger.ledger import Ledger
+from ads_pipeline.orchestration.naming.names import Names
 from ads_pipeline.orchestration.runs.due_partitions import build_run_config
 from ads_pipeline.pipeline.actions.demote_and_restore import demote
 from ads_pipeline.pipeline.loading import Loader
@@ -61,7 +62,7 @@ class Home:
         for key in sorted(keys):
             by_day[key.logical_date].append(key)
         for found in by_day.values():
-            config = build_run_config(dict.fromkeys(found, "tested"))
+            config = build_run_config(Names(), dict.fromkeys(found, "tested"))
             assert self.location.run([found[0], found[-1]], run_config=config).success
 
     def hours_ago(self, do: Callable[[LocalDeployment], Any]) -> None:

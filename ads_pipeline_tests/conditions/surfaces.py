@@ -19,6 +19,7 @@ from ads_pipeline.operations.report.content import LETTERS
 from ads_pipeline.operations.report.writing import ReportWriter
 from ads_pipeline.orchestration.asset_checks import check_keys
 from ads_pipeline.orchestration.complete_check import COMPLETE
+from ads_pipeline.orchestration.naming.names import Names
 from ads_pipeline.pipeline.days.day_conditions import DayRules
 from ads_pipeline.pipeline.days.next_steps import name_days
 from ads_pipeline_tests.conditions.cases import Home
@@ -106,7 +107,7 @@ def read_surfaces(home: Home, keys: Sequence[PartitionKey], outbox: Outbox) -> S
                 commands[key] = name_days(text, newest=key.short_name, selection=key.short_name)
     notices, others = _read_notices(finder_of(home), outbox, now, keys)
     evaluations = _read_checks(home.location)
-    valid, readable = (str(check) for check in check_keys(QUERY))
+    valid, readable = (str(check) for check in check_keys(Names(), QUERY))
     return Surfaces(
         why={key: cli.run("state", "why", key.short_name, "--json").objects[0] for key in keys},
         recorded=_by_key(cli.run("state", "inspect", "--json", *MANY).objects),
@@ -177,7 +178,7 @@ def _read_checks(location: Location) -> dict[tuple[str, str], Result]:
     """The last result of each check and partition; without one for `complete`."""
     found = dict[tuple[str, str], Result]()
     complete = dg.AssetCheckKey(WAREHOUSE, COMPLETE)
-    for check in (*check_keys(QUERY), complete):
+    for check in (*check_keys(Names(), QUERY), complete):
         history = location.instance.event_log_storage.get_asset_check_execution_history(check, limit=10_000)
         for record in reversed(history):
             result: Any = record.evaluation

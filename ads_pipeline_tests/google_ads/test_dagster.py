@@ -18,7 +18,8 @@ from ads_pipeline.google_ads.loopback.scenarios import Behaviour, Scenario
 from ads_pipeline.ledger.events.new_events import read_events_after, read_position
 from ads_pipeline.operations.notifications.finding import EVENT_TYPES, FactFinder
 from ads_pipeline.operations.notifications.notices import Incident
-from ads_pipeline.orchestration.partitions import CUSTOMERS, raw_asset_key, warehouse_asset_key
+from ads_pipeline.orchestration.naming.names import Names
+from ads_pipeline.orchestration.partitions import CUSTOMERS
 from ads_pipeline.pipeline.days.day_conditions import DayRules
 from ads_pipeline.settings.query_file import narrow_query_file
 from ads_pipeline_tests.builders import key
@@ -59,7 +60,7 @@ def discover(location: Location) -> dg.ExecuteInProcessResult:
 
 def fetch(location: Location, keys: list[PartitionKey]) -> dg.ExecuteInProcessResult:
     query = keys[0].query_name
-    return location.run(keys, [raw_asset_key(query), warehouse_asset_key(query)])
+    return location.run(keys, [Names().raw(query), Names().warehouse(query)])
 
 
 @pytest.mark.timeout(1200)
@@ -140,7 +141,7 @@ def test_day_that_is_not_closed_is_skipped_and_green(
     with open_location(home, spark, google_ads=str(server.configuration)) as location:
         location.add_customers(int(GOOD[0]))
         yesterday = key(GOOD[0], day=datetime.now(UTC).date() - timedelta(days=1))
-        result = location.run([yesterday], [raw_asset_key("campaign_daily")])
+        result = location.run([yesterday], [Names().raw("campaign_daily")])
         assert result.success
         assert server.operations() == {}
         events = location.deployment.ledger.events.fetch(result.run_id)

@@ -14,7 +14,7 @@ from ads_pipeline.google_ads.configuration import read_configuration
 from ads_pipeline.google_ads.loopback.credentials import ACCESS_TOKEN, DEVELOPER_TOKEN, KEY_FILE
 from ads_pipeline.google_ads.loopback.loopback_process import LoopbackServer
 from ads_pipeline.google_ads.loopback.scenarios import Behaviour, GoogleError, ListedAccount, RequestFailure, Scenario
-from ads_pipeline.orchestration.partitions import raw_asset_key
+from ads_pipeline.orchestration.naming.names import Names
 from ads_pipeline_tests.builders import key
 from ads_pipeline_tests.google_ads.builders import LOGIN
 from ads_pipeline_tests.orchestration.builders import open_location
@@ -78,7 +78,7 @@ def test_no_secret_is_left_behind(
         discover = location.defs.resolve_job_def("discover_accounts")
         assert discover.execute_in_process(instance=location.instance).success
         keys = [key(each, day=first) for each in (GOOD, ECHOING, CUT)]
-        assert location.run(keys, [raw_asset_key("campaign_daily")]).success
+        assert location.run(keys, [Names().raw("campaign_daily")]).success
         failures = location.deployment.ledger.retry_queue.find_failures(keys)
         assert {each.error_class for each in failures.values()} == {"permission_denied", "transient"}
     texts = "\n".join([*logged.texts, *capfd.readouterr()])

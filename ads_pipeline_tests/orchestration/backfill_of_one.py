@@ -12,11 +12,12 @@ from typing import Any
 import dagster as dg
 
 from ads_pipeline.definitions import defs
-from ads_pipeline.orchestration.partitions import CUSTOMERS, raw_asset_key, warehouse_asset_key
+from ads_pipeline.orchestration.naming.names import Names
+from ads_pipeline.orchestration.partitions import CUSTOMERS
 from ads_pipeline_tests.orchestration import launched_job
 
 QUERY = "campaign_daily"
-ASSETS = [raw_asset_key(QUERY), warehouse_asset_key(QUERY)]
+ASSETS = [Names().raw(QUERY), Names().warehouse(QUERY)]
 
 
 def no_session() -> object:

@@ -2,8 +2,8 @@
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import lru_cache
 from pathlib import Path
@@ -21,7 +21,8 @@ from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.run_events import EventOrigin
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.orchestration.event_storage.instance_storage import BATCH_SIZE, InstanceStorage
-from ads_pipeline.orchestration.partitions import CUSTOMERS, define_partitions, raw_asset_key, warehouse_asset_key
+from ads_pipeline.orchestration.naming.names import Names
+from ads_pipeline.orchestration.partitions import CUSTOMERS, define_partitions
 from ads_pipeline.orchestration.resources import (
     RunResources,
     SourceFactory,
@@ -33,7 +34,8 @@ from ads_pipeline.settings.environment import Settings, read_settings
 from ads_pipeline_tests.ledger.builders import FakeClock
 from ads_pipeline_tests.pipeline.builders import QUERY, LocalDeployment
 
-RAW, WAREHOUSE = raw_asset_key(QUERY), warehouse_asset_key(QUERY)
+UNPREFIXED = Names()
+RAW, WAREHOUSE = Names().raw(QUERY), Names().warehouse(QUERY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,14 +46,15 @@ class Location:
     settings: Settings
     defs: dg.Definitions
     instance: dg.DagsterInstance
+    names: Names = field(default_factory=Names)
 
     def add_customers(self, *customers: int) -> None:
-        self.instance.add_dynamic_partitions(CUSTOMERS, [str(customer) for customer in customers])
+        self.instance.add_dynamic_partitions(self.names.name(CUSTOMERS), [str(customer) for customer in customers])
 
     def run(
         self,
         keys: Sequence[PartitionKey],
-        assets: Sequence[dg.AssetKey] = (RAW, WAREHOUSE),
+        assets: Sequence[dg.AssetKey] | None = None,
         *,
         tags: Mapping[str, str] | None = None,
         run_config: Mapping[str, Any] | None = None,
@@ -67,14 +70,14 @@ class Location:
             return job.execute_in_process(
                 run_config=run_config,
                 instance=self.instance,
-                asset_selection=list(assets),
+                asset_selection=list(assets or self.names.assets([QUERY])),
                 tags=run_tags,
                 raise_on_error=False,
             )
 
     def materialized_and_failed(self, asset: dg.AssetKey) -> tuple[set[str], set[str]]:
         """Return the partitions that Dagster shows as materialized and as failed."""
-        partitions = define_partitions(self.settings.google_apis.start_date)
+        partitions = define_partitions(self.names, self.settings.google_apis.start_date)
         with dg.partition_loading_context(dynamic_partitions_store=self.instance):
             found = get_and_update_asset_status_cache_value(self.instance, asset, partitions)
             assert found is not None
@@ -84,8 +87,8 @@ class Location:
 
     def check_results(self) -> dict[str, bool]:
         """Map each checked partition to whether its last check passed."""
-        partitions = define_partitions(self.settings.google_apis.start_date)
-        check = dg.AssetCheckKey(RAW, "valid")
+        partitions = define_partitions(self.names, self.settings.google_apis.start_date)
+        check = dg.AssetCheckKey(self.names.raw(QUERY), "valid")
         with dg.partition_loading_context(dynamic_partitions_store=self.instance):
             state = self.instance.event_log_storage.get_asset_check_state([(check, partitions)])[check]
             return {
@@ -99,10 +102,11 @@ class Location:
 def request_partitions(
     reasons: Mapping[PartitionKey, str],
     *,
-    asset_keys: Sequence[AssetKeyBuilder] = (raw_asset_key, warehouse_asset_key),
+    asset_keys: Sequence[AssetKeyBuilder] = (Names().raw, Names().warehouse),
 ) -> RequestedPartitions:
     """What a sensor named `test` finds due."""
     return RequestedPartitions(
+        names=Names(),
         sensor="test",
         source="google_ads",
         query_names=sorted({key.query_name for key in reasons} | {QUERY}),
@@ -127,17 +131,20 @@ def open_location(
     postgres_url: str | None = None,
     webhook: str | None = None,
     google_ads: str | None = None,
+    names: Names = UNPREFIXED,
+    instance: dg.DagsterInstance | None = None,
 ) -> Iterator[Location]:
     settings = read_settings({"ADS_PIPELINE_HOME": str(home), "ADS_PIPELINE_SPARK": "local[2]"})
     settings = replace(settings, postgres_url=postgres_url, webhook=webhook, google_ads=google_ads)
     if start_date is not None:
         settings = replace(settings, google_apis=settings.google_apis.model_copy(update={"start_date": start_date}))
     home.mkdir(parents=True, exist_ok=True)
-    with Ledger.opened(settings.database_url) as ledger, open_instance(home) as instance:
+    opened = nullcontext(instance) if instance else open_instance(home)
+    with Ledger.opened(settings.database_url) as ledger, opened as used:
         deployment = LocalDeployment(home=home, spark=spark, ledger=ledger)
         options: dict[str, Any] = {"now": clock} if clock else {}
-        defs = build_definitions(settings, source_factory=source_factory, **options)
-        yield Location(deployment=deployment, settings=settings, defs=defs, instance=instance)
+        defs = build_definitions(settings, source_factory=source_factory, key_prefix=names.prefix, **options)
+        yield Location(deployment=deployment, settings=settings, defs=defs, instance=used, names=names)
 
 
 NO_OUTPUT: Final = {"module": "dagster._core.storage.noop_compute_log_manager", "class": "NoOpComputeLogManager"}
@@ -172,6 +179,6 @@ def open_resources(location: Location, origin: EventOrigin) -> Iterator[RunResou
     """Open the resources of a run, on an engine of its own."""
     with (
         open_ledger_engine(location.settings) as engine,
-        open_run_resources(location.settings, engine, origin) as opened,
+        open_run_resources(location.settings, location.names, engine, origin) as opened,
     ):
         yield opened

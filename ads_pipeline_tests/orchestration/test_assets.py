@@ -17,6 +17,7 @@ from ads_pipeline.ledger.state.run_registration import Registrations
 from ads_pipeline.ledger.write_steps.leases import Lease
 from ads_pipeline.operations.cli.state.attention import find_listed_days
 from ads_pipeline.orchestration.complete_check import COMPLETE, evaluate_complete
+from ads_pipeline.orchestration.naming.names import Names
 from ads_pipeline.orchestration.runs.run_tags import range_tags
 from ads_pipeline.pipeline.days.day_conditions import DayRules
 from ads_pipeline_tests.ledger.builders import action_request
@@ -158,7 +159,7 @@ def test_check_alone_judges_registered_runs(location: Location) -> None:
     location.deployment.pipeline.validation.seals.get_or_register([run])
     (check,) = location.defs.resolve_asset_graph().get_check_keys_for_assets({RAW})
     job = location.defs.resolve_implicit_global_asset_job_def()
-    tags = range_tags([QUERY], key(1).dagster_key, key(1).dagster_key, why="test")
+    tags = range_tags(Names(), [QUERY], key(1).dagster_key, key(1).dagster_key, why="test")
     subset = job.get_subset(asset_selection=set(), asset_check_selection={check})
     assert subset.execute_in_process(instance=location.instance, tags=tags).success
     state = location.deployment.ledger.states.get(key(1))
@@ -225,7 +226,7 @@ def test_one_check_shows_all_days_of_a_table(location: Location) -> None:
     acknowledge_all(location)
     now = datetime.now(UTC)
     rules = DayRules.read(location.deployment.ledger, location.settings, now=now)
-    known = evaluate_complete(location.deployment.ledger, location.settings, QUERY, rules=rules)
+    known = evaluate_complete(Names(), location.deployment.ledger, location.settings, QUERY, rules=rules)
     assert (known.passed, known.severity) == (False, dg.AssetCheckSeverity.WARN), "readers still lack the days"
     assert "need you" not in str(known.description)
     assert " acknowledged. First: " in str(known.description)

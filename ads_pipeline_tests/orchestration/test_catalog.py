@@ -11,7 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from ads_pipeline.domain.transitions import Action
-from ads_pipeline.orchestration.catalog import REPORT_KEY
+from ads_pipeline.orchestration.catalog import REPORT
+from ads_pipeline.orchestration.naming.names import Names
 from ads_pipeline.orchestration.partitions import DATE
 from ads_pipeline_tests.ledger.builders import action_request
 from ads_pipeline_tests.orchestration.builders import RAW, WAREHOUSE, Location, open_location
@@ -34,8 +35,8 @@ def test_report_lists_the_days_that_need_an_operator(location: Location) -> None
     location.run([good, bad])
     location.deployment.ledger.actions.execute(Action.WITHDRAW, [good], action_request())
     job = location.defs.resolve_implicit_global_asset_job_def()
-    assert job.execute_in_process(instance=location.instance, asset_selection=[REPORT_KEY]).success
-    event = location.instance.get_latest_materialization_event(REPORT_KEY)
+    assert job.execute_in_process(instance=location.instance, asset_selection=[Names().key(REPORT)]).success
+    event = location.instance.get_latest_materialization_event(Names().key(REPORT))
     assert event is not None
     assert event.asset_materialization is not None
     metadata: Any = event.asset_materialization.metadata

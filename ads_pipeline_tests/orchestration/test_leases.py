@@ -21,6 +21,7 @@ from ads_pipeline.ledger.events.event_reader import EventReader
 from ads_pipeline.ledger.sql.ledger_tables import leases
 from ads_pipeline.ledger.sql.row_mapping import database_clock
 from ads_pipeline.ledger.write_steps.leases import Lease
+from ads_pipeline.orchestration.naming.names import Names
 from ads_pipeline.orchestration.partitions import define_partitions
 from ads_pipeline.orchestration.runs.ended_runs import LEASE_EXPIRED, build_event_origin
 from ads_pipeline.orchestration.sensors.run_requests import build_run_requests
@@ -185,7 +186,7 @@ def test_run_with_expired_lease_is_closed(
 
 def requested(location: Location) -> list[Any]:
     """Return the run requests that a sensor would make now."""
-    partitions = define_partitions(location.settings.google_apis.start_date)
+    partitions = define_partitions(Names(), location.settings.google_apis.start_date)
     due = request_partitions({key(1): "r1"})
     with location.deployment.ledger.engine.begin() as connection:
         now = connection.execute(sa.select(database_clock(connection.dialect.name))).scalar_one()
@@ -234,8 +235,8 @@ from ads_pipeline.api import build_definitions
 from ads_pipeline.ledger.sql import database
 from ads_pipeline.ledger.state.load_recorder import Loads
 from ads_pipeline.ledger.state.verdicts import Verdicts
+from ads_pipeline.orchestration.naming.names import Names
 from ads_pipeline.orchestration.runs.run_tags import range_tags
-from ads_pipeline.orchestration.partitions import asset_keys
 from ads_pipeline.settings.environment import read_settings
 
 transact, transacting = database.transact, threading.RLock()
@@ -265,8 +266,8 @@ for line in sys.stdin:
     with dg.DagsterInstance.from_config(home) as instance:
         result = build_definitions(settings).resolve_implicit_global_asset_job_def().execute_in_process(
             instance=instance,
-            asset_selection=asset_keys([query]),
-            tags=range_tags([query], partition, partition, why="test"),
+            asset_selection=Names().assets([query]),
+            tags=range_tags(Names(), [query], partition, partition, why="test"),
             raise_on_error=False,
         )
     for event in result.all_events:

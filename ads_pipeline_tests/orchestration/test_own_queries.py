@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from ads_pipeline.api import build_definitions
 from ads_pipeline.domain.errors import BadSettings
 from ads_pipeline.domain.partition import Run
-from ads_pipeline.orchestration.partitions import asset_keys
+from ads_pipeline.orchestration.naming.names import Names
 from ads_pipeline.settings.environment import Settings, read_settings
 from ads_pipeline.settings.query_file import DEFAULT_QUERIES_FILE
 from ads_pipeline.validation.contract_registry import SHIPPED, read_contracts
@@ -78,7 +78,7 @@ def test_own_query_is_judged_and_loaded(directory: Path, spark: SparkSession) ->
         raw = location.deployment.raw
         raw.land(Run(key=good, run_id="r1"), [ROW], FACTS)
         raw.land(Run(key=bad, run_id="r1"), [ROW | {"customer_id": "2", "cost_micros": -1}], FACTS)
-        assert location.run([good, bad], asset_keys([NAME])).success
+        assert location.run([good, bad], Names().assets([NAME])).success
         shown = location.deployment.readers.read_rows(spark, NAME)
         assert shown is not None
         assert [(row.customer_id, row.campaign_id, row.ad_network_type) for row in shown.collect()] == [

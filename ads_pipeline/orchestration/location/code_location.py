@@ -22,9 +22,16 @@ from ads_pipeline.orchestration.assets import build_assets
 from ads_pipeline.orchestration.catalog import build_external_assets, build_report
 from ads_pipeline.orchestration.complete_check import build_complete_check
 from ads_pipeline.orchestration.fetching import build_fetching_source
-from ads_pipeline.orchestration.io_manager import PartitionStateIOManager
+from ads_pipeline.orchestration.io_manager import IO_MANAGER, PartitionStateIOManager
+from ads_pipeline.orchestration.naming.names import Names
 from ads_pipeline.orchestration.partitions import define_partitions
 from ads_pipeline.orchestration.resources import (
+    CONTROL_ACTIONS,
+    LEDGER_ENGINE,
+    RUN_RESOURCES,
+    SENSOR_RESOURCES,
+    SPARK,
+    STEP_RESOURCES,
     RunResources,
     SensorResources,
     SourceFactory,
@@ -51,6 +58,7 @@ def build_definitions(
     *,
     now: Clock = _now,
     source_factory: SourceFactory | None = None,
+    key_prefix: tuple[str, ...] = (),
 ) -> dg.Definitions:
     """Build all definitions from the given settings, or from the environment.
 
@@ -64,17 +72,18 @@ def build_definitions(
     if configuration is not None:
         source_factory = source_factory or build_fetching_source(configuration)
     factory = source_factory or resources.build_external_source
-    names = list(resolved.google_apis.queries)
-    partitions = define_partitions(resolved.google_apis.start_date)
+    names, queries = Names(key_prefix), list(resolved.google_apis.queries)
+    partitions = define_partitions(names, resolved.google_apis.start_date)
     with warnings.catch_warnings():
         # Partitioned checks and backfill policies are beta features; the pinned Dagster version has them.
         warnings.simplefilter("ignore", dg.BetaWarning)
         warnings.simplefilter("ignore", dg.PreviewWarning)
-        assets = [*_build_query_assets(resolved, partitions), build_report(names, resolved, now=now)]
-        external = build_external_assets(resolved.google_apis.source, names, resolved)
+        assets = [*_build_query_assets(names, resolved, partitions), build_report(names, queries, resolved, now=now)]
+        external = build_external_assets(names, queries, resolved)
         sensors = build_sensors(
-            partitions,
             names,
+            partitions,
+            queries,
             arrival_interval=resolved.arrival_interval,
             fetches=configuration is not None,
             has_webhook=resolved.webhook is not None,
@@ -82,10 +91,10 @@ def build_definitions(
         )
         return dg.Definitions(
             assets=[*assets, *external],
-            asset_checks=_build_checks(names, partitions),
+            asset_checks=_build_checks(names, queries, partitions),
             sensors=sensors,
-            schedules=build_schedules(names, configuration),
-            resources=_build_resources(resolved, factory),
+            schedules=build_schedules(names, queries, configuration),
+            resources=_build_resources(names, resolved, factory),
             # The steps of a run share one process: one Spark session, one lease, and the seals that were read.
             executor=dg.in_process_executor,
         )
@@ -103,32 +112,37 @@ def _read_client_configuration(settings: Settings) -> ClientConfiguration | None
     return configuration
 
 
-def _build_query_assets(settings: Settings, partitions: dg.MultiPartitionsDefinition) -> list[dg.AssetsDefinition]:
+def _build_query_assets(
+    names: Names, settings: Settings, partitions: dg.MultiPartitionsDefinition
+) -> list[dg.AssetsDefinition]:
     apis = settings.google_apis
     contracts = read_contracts(settings.queries_file, apis)
     return [
         asset
         for name, query in apis.queries.items()
-        for asset in build_assets(name, query, settings, partitions=partitions, contracts=contracts)
+        for asset in build_assets(names, name, query, settings, partitions=partitions, contracts=contracts)
     ]
 
 
-def _build_checks(names: Sequence[str], partitions: dg.MultiPartitionsDefinition) -> list[dg.AssetChecksDefinition]:
+def _build_checks(
+    names: Names, query_names: Sequence[str], partitions: dg.MultiPartitionsDefinition
+) -> list[dg.AssetChecksDefinition]:
     per_partition = (build_valid_check, build_readable_check)
-    checks = [build(name, partitions=partitions) for name in names for build in per_partition]
-    return [*checks, *map(build_complete_check, names)]
+    checks = [build(names, name, partitions=partitions) for name in query_names for build in per_partition]
+    return [*checks, *(build_complete_check(names, name) for name in query_names)]
 
 
-def _build_resources(settings: Settings, source_factory: SourceFactory) -> dict[str, Any]:
-    return {
-        "ledger_engine": _build_ledger_engine(settings),
-        "run_resources": _build_run_resources(settings, source_factory),
-        "step_resources": _step_resources,
-        "sensor_resources": _build_sensor_resources(settings, source_factory),
-        "control_actions": _build_control_actions(settings),
-        "partition_state": _partition_state,
-        "pyspark": _build_pyspark(settings),
+def _build_resources(names: Names, settings: Settings, source_factory: SourceFactory) -> dict[str, Any]:
+    built = {
+        LEDGER_ENGINE.text: _build_ledger_engine(settings),
+        RUN_RESOURCES.text: _build_run_resources(names, settings, source_factory),
+        STEP_RESOURCES.text: _build_step_resources(names),
+        SENSOR_RESOURCES.text: _build_sensor_resources(names, settings, source_factory),
+        CONTROL_ACTIONS.text: _build_control_actions(names, settings),
+        IO_MANAGER.text: _build_io_manager(names),
+        SPARK.text: _build_pyspark(settings),
     }
+    return {names.name(text): resource for text, resource in built.items()}
 
 
 # They are not configurable resources, because Dagster would show the database's password and Spark's token.
@@ -170,62 +184,67 @@ def _build_ledger_engine(settings: Settings) -> dg.ResourceDefinition:
     return ledger_engine
 
 
-def _build_run_resources(settings: Settings, source_factory: SourceFactory) -> dg.ResourceDefinition:
+def _build_run_resources(names: Names, settings: Settings, source_factory: SourceFactory) -> dg.ResourceDefinition:
     @dg.resource(
         config_schema=DUE_SCHEMA,
-        required_resource_keys={"ledger_engine"},
+        required_resource_keys=names.require(LEDGER_ENGINE),
         description="Ledger, raw runs and warehouse for the IO manager and the jobs, with write access under the "
         "lease of the run.",
     )
     def run_resources(context: dg.InitResourceContext) -> Iterator[RunResources]:
         if context.run is None:
             raise dg.DagsterInvariantViolationError("run_resources can be opened only in a run")
-        engine, origin = context.resources.ledger_engine, build_event_origin(context.run)
+        engine, origin = names.find(context, LEDGER_ENGINE), build_event_origin(context.run)
         due = read_due(context.resource_config, settings.google_apis.source)
         with resources.open_run_resources(
-            settings, engine, origin, source_factory, due=due, on_loss=end_on_loss()
+            settings, names, engine, origin, source_factory, due=due, on_loss=end_on_loss()
         ) as opened:
             yield opened
 
     return run_resources
 
 
-def _build_sensor_resources(settings: Settings, source_factory: SourceFactory) -> dg.ResourceDefinition:
+def _build_sensor_resources(names: Names, settings: Settings, source_factory: SourceFactory) -> dg.ResourceDefinition:
     @dg.resource(
-        required_resource_keys={"ledger_engine"},
+        required_resource_keys=names.require(LEDGER_ENGINE),
         description="Ledger and raw runs for sensors: read access, and the log of completed runs.",
     )
     def sensor_resources(context: dg.InitResourceContext) -> SensorResources:
-        return resources.build_sensor_resources(settings, context.resources.ledger_engine, source_factory)
+        return resources.build_sensor_resources(settings, names, names.find(context, LEDGER_ENGINE), source_factory)
 
     return sensor_resources
 
 
-def _build_control_actions(settings: Settings) -> dg.ResourceDefinition:
+def _build_control_actions(names: Names, settings: Settings) -> dg.ResourceDefinition:
     @dg.resource(
-        required_resource_keys={"ledger_engine"},
+        required_resource_keys=names.require(LEDGER_ENGINE),
         description="Control actions on partitions, such as requeue. They cannot record a verdict.",
     )
     def control_actions(context: dg.InitResourceContext) -> Iterator[ControlActions]:
-        with Ledger.running(context.resources.ledger_engine, tenancy=settings.tenancy) as ledger:
+        with Ledger.running(names.find(context, LEDGER_ENGINE), tenancy=settings.tenancy) as ledger:
             yield ledger.actions
 
     return control_actions
 
 
-@dg.io_manager(
-    required_resource_keys={"run_resources"},
-    description="Registers sealed runs, records verdicts and moves pointers in the ledger. It passes on only "
-    "partitions whose status is success.",
-)
-def _partition_state(context: dg.InitResourceContext) -> PartitionStateIOManager:
-    return PartitionStateIOManager(context.resources.run_resources)
+def _build_io_manager(names: Names) -> dg.IOManagerDefinition:
+    @dg.io_manager(
+        required_resource_keys=names.require(RUN_RESOURCES),
+        description="Registers sealed runs, records verdicts and moves pointers in the ledger. It passes on only "
+        "partitions whose status is success.",
+    )
+    def partition_state(context: dg.InitResourceContext) -> PartitionStateIOManager:
+        return PartitionStateIOManager(names.find(context, RUN_RESOURCES))
+
+    return partition_state
 
 
-@dg.resource(
-    required_resource_keys={"partition_state"},
-    description="Ledger and raw runs for assets and checks, which can read and not write.",
-)
-def _step_resources(context: dg.InitResourceContext) -> StepResources:
-    manager: PartitionStateIOManager = context.resources.partition_state
-    return manager.step_resources
+def _build_step_resources(names: Names) -> dg.ResourceDefinition:
+    @dg.resource(
+        required_resource_keys=names.require(IO_MANAGER),
+        description="Ledger and raw runs for assets and checks, which can read and not write.",
+    )
+    def step_resources(context: dg.InitResourceContext) -> StepResources:
+        return names.find(context, IO_MANAGER).step_resources
+
+    return step_resources

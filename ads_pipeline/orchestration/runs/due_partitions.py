@@ -13,6 +13,7 @@ import dagster as dg
 
 from ads_pipeline.domain.errors import BadName
 from ads_pipeline.domain.partition import PartitionKey, parse_date
+from ads_pipeline.orchestration.naming.names import Names
 
 RESOURCE: Final = "run_resources"
 DUE: Final = "due"
@@ -33,22 +34,22 @@ def digest_of(content: object) -> str:
     return hashlib.sha256(repr(content).encode()).hexdigest()[:12]
 
 
-def build_run_config(digests: Reasons) -> dict[str, Any]:
+def build_run_config(names: Names, digests: Reasons) -> dict[str, Any]:
     """The configuration of a run for these partitions, each with the digest of its reason."""
     due: dict[str, dict[str, dict[str, str]]] = defaultdict(lambda: defaultdict(dict))
     for key in sorted(digests):
         due[key.query_name][key.customer_id][key.logical_date.isoformat()] = digests[key]
     plain = {query: {customer: dict(days) for customer, days in found.items()} for query, found in due.items()}
-    return {"resources": {RESOURCE: {"config": {DUE: plain}}}}
+    return {"resources": {names.name(RESOURCE): {"config": {DUE: plain}}}}
 
 
-def read_run_config(run_config: Mapping[str, Any], source: str) -> dict[PartitionKey, str] | None:
+def read_run_config(names: Names, run_config: Mapping[str, Any], source: str) -> dict[PartitionKey, str] | None:
     """The partitions that a run with this configuration is for, or None when it is for its whole range.
 
     Raises BadName for a configuration of another form, which an operator may have written.
     """
     try:
-        resource = (run_config.get("resources") or {}).get(RESOURCE) or {}
+        resource = (run_config.get("resources") or {}).get(names.name(RESOURCE)) or {}
         return read_due(resource.get("config") or {}, source)
     except (AttributeError, TypeError) as error:
         raise BadName("run configuration", run_config, "its resources must be mappings") from error

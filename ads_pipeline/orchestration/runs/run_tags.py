@@ -8,37 +8,38 @@ from typing import Final
 import dagster as dg
 
 from ads_pipeline.domain.errors import BadName
+from ads_pipeline.orchestration.naming.names import Names
 
 QUERY_TAG: Final = "ads_pipeline/query"
 CUSTOMERS_TAG, DAYS_TAG, WHY_TAG = "ads_pipeline/customers", "ads_pipeline/days", "ads_pipeline/why"
 START, END = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
-RANGE_TAGS: Final = frozenset({START, END, QUERY_TAG, CUSTOMERS_TAG, DAYS_TAG, WHY_TAG})
 _PARTITION_NAME: Final = re.compile(r"[^|]*\|\d{4}-\d\d-\d\d", re.ASCII)
 MAX_NAMES: Final = 3  # of queries in a tag; Postgres cannot index a long value
 
 
-def range_tags(query_names: Sequence[str], start: str, end: str, *, why: str) -> dict[str, str]:
+def range_tags(names: Names, query_names: Sequence[str], start: str, end: str, *, why: str) -> dict[str, str]:
     """The tags of a run over a range of partitions of these queries."""
     (first_customer, _, first_day), (last_customer, _, last_day) = start.rpartition("|"), end.rpartition("|")
     return {
         START: start,
         END: end,
-        QUERY_TAG: _describe_queries(query_names),
-        CUSTOMERS_TAG: _describe_span(first_customer, last_customer),
-        DAYS_TAG: _describe_span(first_day, last_day),
-        WHY_TAG: why,
+        names.tag(QUERY_TAG): _describe_queries(query_names),
+        names.tag(CUSTOMERS_TAG): _describe_span(first_customer, last_customer),
+        names.tag(DAYS_TAG): _describe_span(first_day, last_day),
+        names.tag(WHY_TAG): why,
     }
 
 
-def describe_range(tags: Mapping[str, str]) -> str:
+def describe_range(names: Names, tags: Mapping[str, str]) -> str:
     """The queries, customers and days of a run with the tags of `range_tags`."""
-    return f"{tags[QUERY_TAG]}, customers {tags[CUSTOMERS_TAG]}, days {tags[DAYS_TAG]}"
+    queries, customers, days = (tags[names.tag(each)] for each in (QUERY_TAG, CUSTOMERS_TAG, DAYS_TAG))
+    return f"{queries}, customers {customers}, days {days}"
 
 
-def log_requests(log: logging.Logger, requests: Iterable[dg.RunRequest]) -> None:
+def log_requests(names: Names, log: logging.Logger, requests: Iterable[dg.RunRequest]) -> None:
     """Log what each requested run is about. The UI shows the log beside the tick."""
     for request in requests:
-        log.info("requests %s: %s", describe_range(request.tags), request.tags[WHY_TAG])
+        log.info("requests %s: %s", describe_range(names, request.tags), request.tags[names.tag(WHY_TAG)])
 
 
 def partition_names(tags: Mapping[str, str], partitions: dg.MultiPartitionsDefinition) -> list[str]:

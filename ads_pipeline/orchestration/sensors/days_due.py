@@ -11,8 +11,8 @@ import dagster as dg
 from ads_pipeline.domain.fetching.quota import Hold
 from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.ledger.write_steps.transactions import Clock
-from ads_pipeline.orchestration.partitions import asset_keys, raw_asset_key, warehouse_asset_key
-from ads_pipeline.orchestration.resources import SensorResources
+from ads_pipeline.orchestration.naming.names import Names
+from ads_pipeline.orchestration.resources import SENSOR_RESOURCES
 from ads_pipeline.orchestration.runs.due_partitions import digest_of
 from ads_pipeline.orchestration.sensors.run_requests import RequestedPartitions, build_sensor_result
 from ads_pipeline.pipeline.days.account_days import AccountDays
@@ -25,19 +25,20 @@ MAX_PARTITIONS_IN_PROGRESS: Final = 2_000
 
 
 def build_due_sensor(
-    partitions: dg.MultiPartitionsDefinition, query_names: list[str], *, now: Clock
+    names: Names, partitions: dg.MultiPartitionsDefinition, query_names: list[str], *, now: Clock
 ) -> dg.SensorDefinition:
     """The sensor that asks for closed days without a run, and for days to read again."""
 
     @dg.sensor(
-        target=dg.AssetSelection.assets(*asset_keys(query_names)),
+        name=names.name("days_due"),
+        required_resource_keys=names.require(SENSOR_RESOURCES),
+        target=dg.AssetSelection.assets(*names.assets(query_names)),
         minimum_interval_seconds=SECONDS_BETWEEN_TICKS,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Requests runs of days that are closed in the account's own zone, and of days to read again.",
     )
-    def days_due(
-        context: dg.SensorEvaluationContext, sensor_resources: dg.ResourceParam[SensorResources]
-    ) -> dg.SensorResult:
+    def days_due(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        sensor_resources = names.find(context, SENSOR_RESOURCES)
         apis, ledger = sensor_resources.settings.google_apis, sensor_resources.ledger
         days = AccountDays.read(ledger, apis, now=now())
         holds = ledger.quota.list_holds(apis.source)
@@ -53,10 +54,11 @@ def build_due_sensor(
         newest = sorted(found, key=lambda key: (-key.logical_date.toordinal(), key))
         reasons = limit_to_holds({key: found[key] for key in newest}, holds, now())
         requested = RequestedPartitions(
-            sensor="days_due",
+            sensor=names.name("days_due"),
+            names=names,
             source=apis.source,
             query_names=query_names,
-            asset_keys=(raw_asset_key, warehouse_asset_key),
+            asset_keys=(names.raw, names.warehouse),
             reasons=dict(islice(reasons.items(), MAX_PARTITIONS_IN_PROGRESS)),
             why="closed days or days to read again",
             by_customer=True,

@@ -11,6 +11,7 @@ import dagster as dg
 
 from ads_pipeline.domain.errors import BadName
 from ads_pipeline.domain.partition import PartitionKey, parse_dagster_key
+from ads_pipeline.orchestration.naming.names import Names
 from ads_pipeline.orchestration.runs.due_partitions import read_run_config
 from ads_pipeline.orchestration.runs.run_tags import partition_names
 
@@ -73,13 +74,14 @@ def leaving_out(run: dg.DagsterRun, log: logging.Logger) -> Iterator[None]:
         log.warning("run %s was left out, because its partitions cannot be read. %s", run.run_id, error)
 
 
-def find_earlier_request(instance: dg.DagsterInstance, name: str) -> EarlierRequest:
-    runs = dg.RunsFilter(tags={REQUEST_TAG: name})
+def find_earlier_request(names: Names, instance: dg.DagsterInstance, name: str) -> EarlierRequest:
+    runs = dg.RunsFilter(tags={names.tag(REQUEST_TAG): name})
     last = next(iter(instance.get_run_records(filters=runs, limit=1)), None)
     return EarlierRequest(name=name, last=last, runs=instance.get_runs_count(runs) if last else 0)
 
 
 def find_failed_requests(
+    names: Names,
     instance: dg.DagsterInstance,
     partitions: dg.MultiPartitionsDefinition,
     *,
@@ -95,16 +97,16 @@ def find_failed_requests(
     """
     known = frozenset(assets)
     recent = dg.RunsFilter(
-        tags={SENSOR_TAG: sensor}, statuses=list(FAILED), updated_after=now.astimezone(UTC) - 2 * MAX_DELAY
+        tags={names.tag(SENSOR_TAG): sensor}, statuses=list(FAILED), updated_after=now.astimezone(UTC) - 2 * MAX_DELAY
     )
-    names = {run.tags[REQUEST_TAG] for run in instance.get_runs(filters=recent) if REQUEST_TAG in run.tags}
-    for name in sorted(names):
-        earlier = find_earlier_request(instance, name)
+    tag = names.tag(REQUEST_TAG)
+    for name in sorted({run.tags[tag] for run in instance.get_runs(filters=recent) if tag in run.tags}):
+        earlier = find_earlier_request(names, instance, name)
         run = earlier.last.dagster_run if earlier.last else None
         if run is None or run.status not in FAILED or not known.issuperset(run.asset_selection or ()):
             continue
         with leaving_out(run, log):
-            due = read_run_config(run.run_config, source)
+            due = read_run_config(names, run.run_config, source)
             covered = len(partition_names(run.tags, partitions)) * len(
                 {key.path[-1] for key in run.asset_selection or ()}
             )
@@ -114,6 +116,7 @@ def find_failed_requests(
 
 
 def find_in_progress(
+    names: Names,
     instance: dg.DagsterInstance,
     partitions: dg.MultiPartitionsDefinition,
     *,
@@ -130,7 +133,7 @@ def find_in_progress(
         queries = _find_queries(run, frozenset(assets))
         if queries and not was_never_queued(record, now):
             with leaving_out(run, log):
-                due = read_run_config(run.run_config, source)
+                due = read_run_config(names, run.run_config, source)
                 found.update(_parse_range(run, partitions, source, queries) if due is None else due)
     return found
 

@@ -15,7 +15,8 @@ from ads_pipeline.ledger.write_steps.transactions import Clock
 from ads_pipeline.operations.notifications.finding import FactFinder
 from ads_pipeline.operations.notifications.outbox import Outbox
 from ads_pipeline.operations.notifications.webhook import CALL_SECONDS, Webhook
-from ads_pipeline.orchestration.resources import SensorResources
+from ads_pipeline.orchestration.naming.names import Names
+from ads_pipeline.orchestration.resources import SENSOR_RESOURCES
 from ads_pipeline.pipeline.days.day_conditions import DayRules
 
 _LOG: Final = logging.getLogger(__name__)
@@ -26,18 +27,19 @@ LAST_FAILED: Final = "did not take the last message"
 FROM_NOW_ON: Final = "{}"  # a cursor with which a later webhook gets nothing of the time before it was set
 
 
-def build_notification_sensor(*, has_webhook: bool, now: Clock) -> dg.SensorDefinition:
+def build_notification_sensor(names: Names, *, has_webhook: bool, now: Clock) -> dg.SensorDefinition:
     """Build the sensor. It runs by default only where a webhook is configured."""
 
     @dg.sensor(
+        name=names.name("notifications"),
+        required_resource_keys=names.require(SENSOR_RESOURCES),
         minimum_interval_seconds=INTERVAL_SECONDS,
         default_status=dg.DefaultSensorStatus.RUNNING if has_webhook else dg.DefaultSensorStatus.STOPPED,
         description="Sends to the webhook of ADS_PIPELINE_WEBHOOK what an operator must know: rejected, overdue, "
         "blocked, parked, withdrawn and demoted days, and dead runs.",
     )
-    def notifications(
-        context: dg.SensorEvaluationContext, sensor_resources: dg.ResourceParam[SensorResources]
-    ) -> dg.SensorResult:
+    def notifications(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        sensor_resources = names.find(context, SENSOR_RESOURCES)
         settings, at = sensor_resources.settings, now()
         if settings.webhook is None:
             return dg.SensorResult(skip_reason=NO_WEBHOOK, cursor=FROM_NOW_ON)

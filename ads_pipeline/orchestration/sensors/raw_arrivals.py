@@ -16,8 +16,8 @@ from ads_pipeline.domain.partition import PartitionKey, parse_date
 from ads_pipeline.domain.quoting import count_of
 from ads_pipeline.ledger.state.states import States
 from ads_pipeline.ledger.write_steps.transactions import Clock
-from ads_pipeline.orchestration.partitions import asset_keys, raw_asset_key, warehouse_asset_key
-from ads_pipeline.orchestration.resources import SensorResources
+from ads_pipeline.orchestration.naming.names import Names
+from ads_pipeline.orchestration.resources import SENSOR_RESOURCES
 from ads_pipeline.orchestration.sensors.run_requests import RequestedPartitions, build_sensor_result, recent_days
 from ads_pipeline.pipeline.arrivals import SearchMemory
 
@@ -26,13 +26,15 @@ CUSTOMERS_INTERVAL: Final = timedelta(minutes=10)  # between searches of the led
 
 
 def build_arrival_sensor(
-    partitions: dg.MultiPartitionsDefinition, query_names: list[str], *, interval: timedelta, now: Clock
+    names: Names, partitions: dg.MultiPartitionsDefinition, query_names: list[str], *, interval: timedelta, now: Clock
 ) -> dg.SensorDefinition:
     # They live as long as the process that evaluates the sensor.
     memory, ledger_customers = SearchMemory(clock=now), LedgerCustomers(clock=now)
 
     @dg.sensor(
-        target=dg.AssetSelection.assets(*asset_keys(query_names)),
+        name=names.name("raw_arrivals"),
+        required_resource_keys=names.require(SENSOR_RESOURCES),
+        target=dg.AssetSelection.assets(*names.assets(query_names)),
         # The daemon looks every five seconds. It would often find a whole interval not quite over, and wait again.
         minimum_interval_seconds=int(interval.total_seconds()) - 1,
         default_status=dg.DefaultSensorStatus.RUNNING,
@@ -41,9 +43,8 @@ def build_arrival_sensor(
         "Each tick searches the last 92 days and one month of older days, from new to old and then again. In a "
         "bucket, each tick lists 30,000 runs and the next tick goes on.",
     )
-    def raw_arrivals(
-        context: dg.SensorEvaluationContext, sensor_resources: dg.ResourceParam[SensorResources]
-    ) -> dg.SensorResult:
+    def raw_arrivals(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        sensor_resources = names.find(context, SENSOR_RESOURCES)
         recent, start = recent_days(now()), sensor_resources.settings.google_apis.start_date
         source, sealed_runs = sensor_resources.source_name, sensor_resources.sealed_runs
         if sealed_runs.is_searched_in_parts:
@@ -68,10 +69,11 @@ def build_arrival_sensor(
             reasons[run.key] += f"{run.run_id} "
         cursor = older[0].isoformat() if older else None
         requested = RequestedPartitions(
-            sensor="raw_arrivals",
+            sensor=names.name("raw_arrivals"),
+            names=names,
             source=source,
             query_names=query_names,
-            asset_keys=(raw_asset_key, warehouse_asset_key),
+            asset_keys=(names.raw, names.warehouse),
             reasons=reasons,
             why="sealed runs without a verdict",
             customers=ledger_customers.read(sensor_resources.ledger.states, source),

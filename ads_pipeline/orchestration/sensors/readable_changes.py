@@ -16,7 +16,6 @@ import dagster as dg
 from ads_pipeline.domain.days.conditions import BLOCKED_CONDITIONS, CONDITIONS, Condition
 from ads_pipeline.domain.days.expectation import Expectation
 from ads_pipeline.domain.days.expected_days import ExpectedDays
-from ads_pipeline.domain.days.materialization_status import WAREHOUSE
 from ads_pipeline.domain.days.readability import IN_PROGRESS_LIMIT, DayCondition
 from ads_pipeline.domain.fetching.retry_policy import FRESH_DAYS
 from ads_pipeline.domain.partition import PartitionKey, days_between
@@ -24,8 +23,9 @@ from ads_pipeline.ledger.sql.ledger_values import DayWindow
 from ads_pipeline.ledger.write_steps.transactions import Clock
 from ads_pipeline.orchestration.asset_checks import check_keys
 from ads_pipeline.orchestration.complete_check import evaluate_complete, find_last_materialization
-from ads_pipeline.orchestration.partitions import CUSTOMERS, DATE, asset_keys
-from ads_pipeline.orchestration.resources import SensorResources
+from ads_pipeline.orchestration.naming.names import Names
+from ads_pipeline.orchestration.partitions import CUSTOMERS, DATE
+from ads_pipeline.orchestration.resources import SENSOR_RESOURCES, SensorResources
 from ads_pipeline.orchestration.runs.due_partitions import build_run_config, digest_of
 from ads_pipeline.orchestration.runs.run_tags import (
     QUERY_TAG,
@@ -62,37 +62,41 @@ class Changes:
 
 
 def build_readable_sensor(
-    partitions: dg.MultiPartitionsDefinition, query_names: Sequence[str], *, now: Clock
+    names: Names, partitions: dg.MultiPartitionsDefinition, query_names: Sequence[str], *, now: Clock
 ) -> dg.SensorDefinition:
     @dg.sensor(
-        target=dg.AssetSelection.assets(*asset_keys(query_names)),  # with their checks; the UI shows only their names
+        name=names.name("readable_changes"),
+        required_resource_keys=names.require(SENSOR_RESOURCES),
+        target=dg.AssetSelection.assets(
+            *names.assets(query_names)
+        ),  # with their checks; the UI shows only their names
         minimum_interval_seconds=INTERVAL_SECONDS,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Requests runs of the checks where the ledger changed outside a run of the assets.",
     )
-    def readable_changes(
-        context: dg.SensorEvaluationContext, sensor_resources: dg.ResourceParam[SensorResources]
-    ) -> dg.SensorResult:
+    def readable_changes(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        sensor_resources = names.find(context, SENSOR_RESOURCES)
         at = now()
         last_tick, recent_keys = _parse_cursor(context.cursor, at)
         since = last_tick - OVERLAP
         with dg.partition_loading_context(dynamic_partitions_store=context.instance):
             rules = DayRules.read(sensor_resources.ledger, sensor_resources.settings, now=at)
             changes = _find_changes(context, sensor_resources, partitions, query_names, since, rules)
-            known = _select_known(context.instance, partitions, changes, query_names, at)
+            known = _select_known(names, context.instance, partitions, changes, query_names, at)
             described = describe_days(sensor_resources.ledger, known, rules)
-            found = list(_build_requests(partitions, described, changes))
+            found = list(_build_requests(names, partitions, described, changes))
         requests = [request for request in found if request.run_key not in recent_keys]
-        log_requests(context.log, requests)
+        log_requests(names, context.log, requests)
         return dg.SensorResult(
             run_requests=requests,
             asset_events=[
                 evaluate_complete(
+                    names,
                     sensor_resources.ledger,
                     sensor_resources.settings,
                     name,
                     rules=rules,
-                    target=find_last_materialization(context.instance, name),
+                    target=find_last_materialization(context.instance, names.warehouse(name)),
                 )
                 for name in sorted({key.query_name for key in described} if requests else ())
             ],
@@ -120,20 +124,21 @@ def _find_changes(
     since: datetime,
     rules: DayRules,
 ) -> Changes:
-    changes, others = Changes(), list[str]()
+    names, changes, others = resources.names, Changes(), list[str]()
+    loaded = {names.warehouse(name) for name in query_names}
     for run_id in resources.events.list_changed_runs(since):
         run = context.instance.get_run_by_id(run_id)
-        if run is None or (QUERY_TAG not in run.tags and not run.asset_selection):
+        if run is None or (names.tag(QUERY_TAG) not in run.tags and not run.asset_selection):
             others.append(run_id)  # a command, or a job that has no checks
-        elif run.status is dg.DagsterRunStatus.SUCCESS and not _covers_warehouse(run):
+        elif run.status is dg.DagsterRunStatus.SUCCESS and loaded.isdisjoint(run.asset_selection or ()):
             others.append(run_id)
     # Runs that were cancelled in the queue have no event in the ledger, and cleared their checks all the same.
-    ended, assets = dg.RunsFilter(statuses=list(CLEARING_STATUSES), updated_after=since), asset_keys(query_names)
+    ended, assets = dg.RunsFilter(statuses=list(CLEARING_STATUSES), updated_after=since), names.assets(query_names)
     for run in context.instance.get_runs(filters=ended):
         checked = _find_assets(run).intersection(assets)
         with leaving_out(run, context.log):
-            names = partition_names(run.tags, partitions) if checked else ()
-            keys = _parse_range(names, checked, resources.source_name)
+            found = partition_names(run.tags, partitions) if checked else ()
+            keys = _parse_range(found, checked, resources.source_name)
             changes.cleared.update(dict.fromkeys(keys, run.run_id))
     changes.changed.update(resources.events.list_changed_partitions(others, since))
     checked_again = changes.changed | changes.cleared.keys()
@@ -143,11 +148,6 @@ def _find_changes(
     if rules.now.timestamp() // interval != last_tick.timestamp() // interval:
         changes.due.update(_find_blocked(resources, query_names, rules))
     return changes
-
-
-def _covers_warehouse(run: dg.DagsterRun) -> bool:
-    """Return whether the run has evaluated `readable` itself."""
-    return any(asset.path[0] == WAREHOUSE for asset in run.asset_selection or ())
 
 
 def _find_assets(run: dg.DagsterRun) -> set[dg.AssetKey]:
@@ -205,6 +205,7 @@ def _find_due_days(since: datetime, now: datetime, expectation: Expectation) -> 
 
 
 def _select_known(
+    names: Names,
     instance: dg.DagsterInstance,
     partitions: dg.MultiPartitionsDefinition,
     changes: Changes,
@@ -212,7 +213,7 @@ def _select_known(
     now: datetime,
 ) -> list[PartitionKey]:
     """The partitions that Dagster has."""
-    customers = set(instance.get_dynamic_partitions(CUSTOMERS))
+    customers = set(instance.get_dynamic_partitions(names.name(CUSTOMERS)))
     first = str(partitions.get_partitions_def_for_dimension(DATE).get_first_partition_key())
     return [
         key
@@ -224,7 +225,10 @@ def _select_known(
 
 
 def _build_requests(
-    partitions: dg.MultiPartitionsDefinition, described: Mapping[PartitionKey, DayCondition], changes: Changes
+    names: Names,
+    partitions: dg.MultiPartitionsDefinition,
+    described: Mapping[PartitionKey, DayCondition],
+    changes: Changes,
 ) -> Iterator[dg.RunRequest]:
     """Yield requests of few runs. The key of each names what its partitions show, so that nothing is repeated."""
     groups = defaultdict[tuple[str, bool], list[PartitionKey]](list)
@@ -241,13 +245,13 @@ def _build_requests(
                 (str(key), day.condition, day.since, changes.cleared.get(key))
                 for key, day in zip(found.keys, days, strict=True)
             ]
-            tags = range_tags(found.query_names, found.start, found.end, why=_explain(days, cause))
-            checks = [check_keys(name) for name in found.query_names]
+            tags = range_tags(names, found.query_names, found.start, found.end, why=_explain(days, cause))
+            checks = [check_keys(names, name) for name in found.query_names]
             yield dg.RunRequest(
-                run_key=f"checks of {describe_range(tags)}, {digest_of(shown)}",
+                run_key=f"checks of {describe_range(names, tags)}, {digest_of(shown)}",
                 asset_selection=[],
                 asset_check_keys=[each for valid, readable in checks for each in (valid, readable)[not runs_valid :]],
-                run_config=build_run_config(dict.fromkeys(found.keys, cause)),
+                run_config=build_run_config(names, dict.fromkeys(found.keys, cause)),
                 tags=tags,
             )
 

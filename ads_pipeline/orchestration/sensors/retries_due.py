@@ -11,11 +11,10 @@ import dagster as dg
 
 from ads_pipeline.domain.fetching.retry_policy import RETRY_POLICY
 from ads_pipeline.domain.quoting import count_of
-from ads_pipeline.ledger.control.control_actions import ControlActions
 from ads_pipeline.ledger.sql.ledger_values import ActionRequest
 from ads_pipeline.ledger.write_steps.transactions import Clock
-from ads_pipeline.orchestration.partitions import asset_keys, raw_asset_key, warehouse_asset_key
-from ads_pipeline.orchestration.resources import SensorResources
+from ads_pipeline.orchestration.naming.names import Names
+from ads_pipeline.orchestration.resources import CONTROL_ACTIONS, SENSOR_RESOURCES
 from ads_pipeline.orchestration.sensors.run_requests import RequestedPartitions, build_sensor_result
 from ads_pipeline.pipeline.extraction.held_requests import describe_holds, limit_to_holds
 from ads_pipeline.pipeline.retry_scheduling import RetryScheduler
@@ -27,19 +26,21 @@ EXTERNAL_SOURCE: Final = (
 
 
 def build_retry_sensor(
-    partitions: dg.MultiPartitionsDefinition, query_names: list[str], *, now: Clock
+    names: Names, partitions: dg.MultiPartitionsDefinition, query_names: list[str], *, now: Clock
 ) -> dg.SensorDefinition:
+    sensor = names.name("retries_due")
+
     @dg.sensor(
-        target=dg.AssetSelection.assets(*asset_keys(query_names)),
+        name=sensor,
+        required_resource_keys=names.require(SENSOR_RESOURCES, CONTROL_ACTIONS),
+        target=dg.AssetSelection.assets(*names.assets(query_names)),
         minimum_interval_seconds=60,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Schedules retries of failed partitions. Requests runs of those due and of operators' requests.",
     )
-    def retries_due(
-        context: dg.SensorEvaluationContext,
-        sensor_resources: dg.ResourceParam[SensorResources],
-        control_actions: dg.ResourceParam[ControlActions],
-    ) -> dg.SensorResult:
+    def retries_due(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        sensor_resources = names.find(context, SENSOR_RESOURCES)
+        control_actions = names.find(context, CONTROL_ACTIONS)
         policy, source, today = sensor_resources.settings.retry_policy, sensor_resources.source_name, now().date()
         if not sensor_resources.source.fetches:
             return dg.SensorResult(
@@ -48,7 +49,7 @@ def build_retry_sensor(
         scheduler = RetryScheduler(ledger=sensor_resources.ledger, policy=policy, source=source, today=today)
         claimed = sensor_resources.ledger.retry_queue.count_claimed(source, today)
         slots = MAX_PARTITIONS_IN_PROGRESS - sum(claimed.values())
-        requeued = scheduler.requeue_due(control_actions, _build_request(now()), slots=slots)
+        requeued = scheduler.requeue_due(control_actions, _build_request(sensor, now()), slots=slots)
         if requeued.changed:
             context.log.info(
                 "requeued %s. First: %s",
@@ -59,10 +60,11 @@ def build_retry_sensor(
         if holds:
             context.log.warning("%s", describe_holds(holds))
         requested = RequestedPartitions(
-            sensor="retries_due",
+            sensor=sensor,
+            names=names,
             source=source,
             query_names=query_names,
-            asset_keys=(raw_asset_key, warehouse_asset_key),
+            asset_keys=(names.raw, names.warehouse),
             reasons=limit_to_holds(scheduler.next_runs(slots=slots), holds, now()),
             why="due retries or requests of operators",
             by_customer=True,
@@ -72,10 +74,10 @@ def build_retry_sensor(
     return retries_due
 
 
-def _build_request(now: datetime) -> ActionRequest:
+def _build_request(sensor: str, now: datetime) -> ActionRequest:
     return ActionRequest(
         action_id=f"retry-{uuid.uuid4()}",
         operator=RETRY_POLICY,
-        command="sensor retries_due",
+        command=f"sensor {sensor}",
         reason=f"the delay of the retry policy ended before {now:%Y-%m-%d %H:%M}Z",
     )

@@ -13,8 +13,8 @@ from ads_pipeline.domain.run_snapshots import LagLevel
 from ads_pipeline.ledger.events.completed_runs import COMMAND_KILLED
 from ads_pipeline.ledger.events.snapshots import Follower
 from ads_pipeline.ledger.write_steps.transactions import Clock
-from ads_pipeline.orchestration.partitions import asset_keys
-from ads_pipeline.orchestration.resources import SensorResources
+from ads_pipeline.orchestration.naming.names import Names
+from ads_pipeline.orchestration.resources import SENSOR_RESOURCES
 from ads_pipeline.orchestration.runs.ended_runs import close_finished_runs
 from ads_pipeline.orchestration.sensors.earlier_runs import MAX_TIME_TO_QUEUE, was_never_queued
 
@@ -44,22 +44,24 @@ def _count_ended(number: int) -> str:
     return f"{number:,} {'run' if number == 1 else 'runs'} ended."
 
 
-def build_run_completion_sensor(query_names: Sequence[str], *, now: Clock) -> dg.SensorDefinition:
+def build_run_completion_sensor(names: Names, query_names: Sequence[str], *, now: Clock) -> dg.SensorDefinition:
     @dg.sensor(
+        name=names.name("run_completion"),
+        required_resource_keys=names.require(SENSOR_RESOURCES),
         minimum_interval_seconds=COMPLETION_INTERVAL_SECONDS,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Closes finished runs and killed commands in the event log, fails runs with an expired lease, "
         "and updates run snapshots.",
     )
-    def run_completion(
-        context: dg.SensorEvaluationContext, sensor_resources: dg.ResourceParam[SensorResources]
-    ) -> dg.SensorResult:
+    def run_completion(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        sensor_resources = names.find(context, SENSOR_RESOURCES)
+
         def report_lag(level: LagLevel, lag: timedelta) -> None:
             context.log.error("%s: run snapshots are %.1f s behind the events", level, lag.total_seconds())
 
         follower = Follower(sensor_resources.events)
         follower.catch_up(report_lag)
-        for engine_run_id in fail_unqueued_runs(context.instance, asset_keys(query_names), now()):
+        for engine_run_id in fail_unqueued_runs(context.instance, names.assets(query_names), now()):
             context.log.warning("run %s was reported as failed: %s", engine_run_id, NEVER_QUEUED)
         closed = list(close_finished_runs(context.instance, sensor_resources.events))
         for engine_run_id in sensor_resources.events.close_silent_commands():

@@ -16,10 +16,15 @@ from ads_pipeline.domain.fetching.retry_policy import Lane, lane_for
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.quoting import count_of
 from ads_pipeline.domain.rectangles import cover
+from ads_pipeline.orchestration.naming.names import Names
 from ads_pipeline.orchestration.partitions import CUSTOMER, CUSTOMERS, DATE, drop_invalid_customers
 from ads_pipeline.orchestration.runs.due_partitions import build_run_config, digest_of
 from ads_pipeline.orchestration.runs.run_tags import (
-    RANGE_TAGS,
+    CUSTOMERS_TAG,
+    DAYS_TAG,
+    END,
+    QUERY_TAG,
+    START,
     WHY_TAG,
     describe_range,
     log_requests,
@@ -39,7 +44,7 @@ _LOG: Final = logging.getLogger(__name__)
 PRIORITY_TAG: Final = "dagster/priority"
 # Dagster starts queued runs of fresh days first; `retry.shares` reserves slots for backfills.
 PRIORITIES: Final = {Lane.FRESH: "1", Lane.BACKFILL: "0"}
-REPEATED_TAGS: Final = RANGE_TAGS | {REQUEST_TAG, SENSOR_TAG, PRIORITY_TAG}
+OWN_TAGS: Final = (QUERY_TAG, CUSTOMERS_TAG, DAYS_TAG, REQUEST_TAG, SENSOR_TAG)
 AssetKeyBuilder = Callable[[str], dg.AssetKey]
 
 
@@ -53,6 +58,7 @@ class RequestedPartitions:
     `customers` are added to Dagster, whatever is due.
     """
 
+    names: Names
     sensor: str
     source: str
     query_names: Sequence[str]
@@ -102,17 +108,17 @@ def build_sensor_result(
     A range needs both its ends in Dagster, so the runs of new customers follow on the next tick, which starts at the
     same cursor again.
     """
-    due = _select_known(context, partitions, requested, now.date())
-    customers = drop_invalid_customers(context.log, context.instance.get_dynamic_partitions(CUSTOMERS))
+    due, set_of_customers = _select_known(context, partitions, requested, now.date()), requested.names.name(CUSTOMERS)
+    customers = drop_invalid_customers(context.log, context.instance.get_dynamic_partitions(set_of_customers))
     new = sorted(({key.customer_id for key in due} | set(requested.customers)) - set(customers))
     if new:
-        add = dg.DynamicPartitionsDefinition(name=CUSTOMERS).build_add_request(new)
+        add = dg.DynamicPartitionsDefinition(name=set_of_customers).build_add_request(new)
         reason = f"added {count_of(len(new), 'new customer')}; the runs follow on the next tick"
         return dg.SensorResult(dynamic_partitions_requests=[add], skip_reason=reason, cursor=context.cursor)
     known = replace(requested, reasons=due)
     requests = build_run_requests(context.instance, partitions, known, now=now, log=context.log)
     if requests:
-        log_requests(context.log, requests)
+        log_requests(requested.names, context.log, requests)
         return dg.SensorResult(run_requests=requests, cursor=cursor)
     return dg.SensorResult(skip_reason=_describe_waiting(len(due), requested.why), cursor=cursor)
 
@@ -138,14 +144,23 @@ def build_run_requests(
 
     The log gets a warning for each earlier run whose partitions cannot be read.
     """
-    assets = requested.assets(requested.query_names)
+    names, assets = requested.names, requested.assets(requested.query_names)
     with dg.partition_loading_context(dynamic_partitions_store=instance):
-        in_progress = find_in_progress(instance, partitions, source=requested.source, assets=assets, now=now, log=log)
+        in_progress = find_in_progress(
+            names, instance, partitions, source=requested.source, assets=assets, now=now, log=log
+        )
         failed = find_failed_requests(
-            instance, partitions, sensor=requested.sensor, source=requested.source, assets=assets, now=now, log=log
+            names,
+            instance,
+            partitions,
+            sensor=requested.sensor,
+            source=requested.source,
+            assets=assets,
+            now=now,
+            log=log,
         )
         digests = {key: digest_of(reason) for key, reason in requested.reasons.items() if key not in in_progress}
-        requests = [request for each in failed if (request := _repeat(each, digests, requested.why, now))]
+        requests = [request for each in failed if (request := _repeat(each, digests, requested, now))]
         groups = list(requested.group(digests))
         for lane in Lane:
             own = [each for each in groups if lane_for(max(each), now.date()) is lane]
@@ -183,24 +198,26 @@ def cover_with_ranges(
             )
 
 
-def _repeat(failed: FailedRequest, digests: dict[PartitionKey, str], why: str, now: datetime) -> dg.RunRequest | None:
+def _repeat(
+    failed: FailedRequest, digests: dict[PartitionKey, str], requested: RequestedPartitions, now: datetime
+) -> dg.RunRequest | None:
     """The same request again, for those partitions that are still due for the same reason. They leave `digests`.
 
     Without any, it is repeated once more if Dagster shows other partitions of its range as failed.
     """
+    names = requested.names
     remaining = {key: digest for key, digest in failed.due.items() if digests.get(key) == digest}
     for key in remaining:
         del digests[key]
     if not (remaining or failed.shows_failed) or not failed.earlier.may_follow(now):
         return None
+    repeated = {START, END, PRIORITY_TAG, *map(names.tag, OWN_TAGS)}
+    why = f"{count_of(len(remaining), 'partition')}: {requested.why}; again after run {failed.run.run_id[:8]}"
     return dg.RunRequest(
         run_key=failed.earlier.run_key,
         asset_selection=sorted(failed.run.asset_selection or ()),
-        run_config=build_run_config(remaining),
-        tags={
-            **{name: value for name, value in failed.run.tags.items() if name in REPEATED_TAGS},
-            WHY_TAG: f"{count_of(len(remaining), 'partition')}: {why}; again after run {failed.run.run_id[:8]}",
-        },
+        run_config=build_run_config(names, remaining),
+        tags={tag: value for tag, value in failed.run.tags.items() if tag in repeated} | {names.tag(WHY_TAG): why},
     )
 
 
@@ -212,17 +229,21 @@ def _build_request(
     lane: Lane,
     now: datetime,
 ) -> dg.RunRequest | None:
-    assets = requested.assets(found.query_names)
+    names, assets = requested.names, requested.assets(found.query_names)
     due = {key: digests[key] for key in found.keys}
     why = f"{count_of(len(due), 'partition')}: {requested.why}"
-    tags = range_tags(found.query_names, found.start, found.end, why=why)
+    tags = range_tags(names, found.query_names, found.start, found.end, why=why)
     digest = digest_of(([str(asset) for asset in assets], sorted((str(key), each) for key, each in due.items())))
-    earlier = find_earlier_request(instance, f"{describe_range(tags)}, {digest}")
+    earlier = find_earlier_request(names, instance, f"{describe_range(names, tags)}, {digest}")
     if not earlier.may_follow(now):
         return None
-    own = {REQUEST_TAG: earlier.name, SENSOR_TAG: requested.sensor, PRIORITY_TAG: PRIORITIES[lane]}
+    own = {
+        names.tag(REQUEST_TAG): earlier.name,
+        names.tag(SENSOR_TAG): requested.sensor,
+        PRIORITY_TAG: PRIORITIES[lane],
+    }
     return dg.RunRequest(
-        run_key=earlier.run_key, asset_selection=assets, run_config=build_run_config(due), tags=tags | own
+        run_key=earlier.run_key, asset_selection=assets, run_config=build_run_config(names, due), tags=tags | own
     )
 
 

@@ -7,8 +7,8 @@ import dagster as dg
 
 from ads_pipeline.ledger.sql.ledger_values import DayWindow, PublicationStatus
 from ads_pipeline.ledger.write_steps.transactions import Clock
-from ads_pipeline.orchestration.partitions import asset_keys, warehouse_asset_key
-from ads_pipeline.orchestration.resources import SensorResources
+from ads_pipeline.orchestration.naming.names import Names
+from ads_pipeline.orchestration.resources import SENSOR_RESOURCES
 from ads_pipeline.orchestration.sensors.run_requests import RequestedPartitions, build_sensor_result, recent_days
 
 LOAD_GRACE_PERIOD: Final = timedelta(minutes=10)  # a run that has just judged a partition loads it next
@@ -16,17 +16,18 @@ LOAD_INTERVAL_SECONDS: Final = 300
 
 
 def build_load_sensor(
-    partitions: dg.MultiPartitionsDefinition, query_names: list[str], *, now: Clock
+    names: Names, partitions: dg.MultiPartitionsDefinition, query_names: list[str], *, now: Clock
 ) -> dg.SensorDefinition:
     @dg.sensor(
-        target=dg.AssetSelection.assets(*asset_keys(query_names)),
+        name=names.name("states_to_load"),
+        required_resource_keys=names.require(SENSOR_RESOURCES),
+        target=dg.AssetSelection.assets(*names.assets(query_names)),
         minimum_interval_seconds=LOAD_INTERVAL_SECONDS,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Requests loads of successful partitions whose current run is not yet published.",
     )
-    def states_to_load(
-        context: dg.SensorEvaluationContext, sensor_resources: dg.ResourceParam[SensorResources]
-    ) -> dg.SensorResult:
+    def states_to_load(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        sensor_resources = names.find(context, SENSOR_RESOURCES)
         since, until = recent_days(now())
         reasons = {
             publication.state.key: str(publication.state.current_run_id)
@@ -37,10 +38,11 @@ def build_load_sensor(
             if _is_load_due(publication, now())
         }
         requested = RequestedPartitions(
-            sensor="states_to_load",
+            sensor=names.name("states_to_load"),
+            names=names,
             source=sensor_resources.source_name,
             query_names=query_names,
-            asset_keys=(warehouse_asset_key,),
+            asset_keys=(names.warehouse,),
             reasons=reasons,
             why="accepted runs that are not loaded",
         )

@@ -16,6 +16,7 @@ from ads_pipeline.domain.days.materialization_status import AttemptOutcome
 from ads_pipeline.domain.errors import LeaseLost, LedgerUnavailable, RawUnavailable
 from ads_pipeline.domain.run_snapshots import RunStatus
 from ads_pipeline.ledger.events.event_reader import EventReader
+from ads_pipeline.orchestration.naming.names import Names
 from ads_pipeline.orchestration.partitions import CUSTOMERS, define_partitions
 from ads_pipeline.orchestration.runs.ended_runs import build_event_origin
 from ads_pipeline.orchestration.runs.run_tags import CUSTOMERS_TAG, DAYS_TAG, END, QUERY_TAG, START
@@ -129,7 +130,7 @@ def test_crashed_run_is_requested_again_after_a_delay(location: Location) -> Non
     """Partitions of an unfinished run are not requested. After a failure the run key changes."""
     location.add_customers(1)
     seal_run(location.deployment, key(1))
-    partitions = define_partitions(location.settings.google_apis.start_date)
+    partitions = define_partitions(Names(), location.settings.google_apis.start_date)
     due = request_partitions({key(1): "r1"})
     (request,) = build_run_requests(location.instance, partitions, due, now=datetime.now(UTC))
     job = location.defs.resolve_implicit_global_asset_job_def()
@@ -149,7 +150,7 @@ def test_crashed_run_is_requested_again_after_a_delay(location: Location) -> Non
 def test_partitions_are_requested_after_any_number_of_failures(location: Location) -> None:
     """Each request has a run key that Dagster has not seen. The delay after a failure grows to one hour and stays."""
     location.add_customers(1)
-    partitions = define_partitions(location.settings.google_apis.start_date)
+    partitions = define_partitions(Names(), location.settings.google_apis.start_date)
     due = request_partitions({key(1): "r1"})
     run_keys, now = list[str](), datetime.now(UTC)
     for failures in range(45):

@@ -28,6 +28,7 @@ from ads_pipeline.ledger.events.new_events import LogPosition
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.operations.notifications.notices import KINDS, Incident
 from ads_pipeline.operations.notifications.outbox import BLOCKED_INTERVAL, LONGEST_DELAY, Outbox, Pending
+from ads_pipeline.orchestration.naming.names import Names
 from ads_pipeline.orchestration.sensors.notifications import (
     INTERVAL_SECONDS,
     build_notification_sensor,
@@ -117,7 +118,8 @@ def deployment(tmp_path: Path, server: WebhookServer, clock: FakeClock) -> Itera
 def test_sensor_runs_by_default_only_with_a_webhook(clock: FakeClock) -> None:
     """Elsewhere it is stopped, so that it does not tick in vain."""
     statuses = [
-        build_notification_sensor(has_webhook=has_webhook, now=clock).default_status for has_webhook in (False, True)
+        build_notification_sensor(Names(), has_webhook=has_webhook, now=clock).default_status
+        for has_webhook in (False, True)
     ]
     assert statuses == [dg.DefaultSensorStatus.STOPPED, dg.DefaultSensorStatus.RUNNING]
 

@@ -12,6 +12,7 @@ from ads_pipeline.domain.days.readability import IN_PROGRESS_LIMIT
 from ads_pipeline.domain.transitions import Action
 from ads_pipeline.orchestration.asset_checks import check_keys
 from ads_pipeline.orchestration.complete_check import COMPLETE
+from ads_pipeline.orchestration.naming.names import Names
 from ads_pipeline.orchestration.runs.run_tags import (
     CUSTOMERS_TAG,
     DAYS_TAG,
@@ -32,7 +33,7 @@ from ads_pipeline_tests.orchestration.test_readable_check import shown
 from ads_pipeline_tests.pipeline.builders import QUERY, key, seal_run
 
 SENSOR = "readable_changes"
-VALID, READABLE = check_keys(QUERY)
+VALID, READABLE = check_keys(Names(), QUERY)
 
 
 def execute_checks(location: Location, result: dg.SensorResult) -> None:

@@ -10,7 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from ads_pipeline.domain.errors import ReportNotWritten
-from ads_pipeline.orchestration.catalog import REPORT_KEY
+from ads_pipeline.orchestration.catalog import REPORT
+from ads_pipeline.orchestration.naming.names import Names
 from ads_pipeline.orchestration.sensors.report_changes import RETRY_AFTER, UNCHANGED
 from ads_pipeline_tests.ledger.builders import FakeClock, accepted_runs, key
 from ads_pipeline_tests.orchestration.builders import Location, open_location
@@ -43,7 +44,7 @@ def write(location: Location, request: dg.RunRequest | None = None) -> dg.RunRec
     job = location.defs.resolve_implicit_global_asset_job_def()
     done = job.execute_in_process(
         instance=location.instance,
-        asset_selection=[REPORT_KEY],
+        asset_selection=[Names().key(REPORT)],
         tags=dict(request.tags or {}) if request else {},
         raise_on_error=False,
     )

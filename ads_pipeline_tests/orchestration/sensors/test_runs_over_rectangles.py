@@ -13,7 +13,8 @@ from pyspark.sql import SparkSession
 from ads_pipeline.domain.errors import LedgerUnavailable
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.orchestration.asset_checks import check_keys
-from ads_pipeline.orchestration.partitions import asset_keys, define_partitions
+from ads_pipeline.orchestration.naming.names import Names
+from ads_pipeline.orchestration.partitions import define_partitions
 from ads_pipeline.orchestration.runs.run_tags import QUERY_TAG
 from ads_pipeline.orchestration.sensors.run_requests import build_run_requests
 from ads_pipeline.pipeline.loading import Loader
@@ -58,7 +59,7 @@ def count_materializations(location: Location, asset: dg.AssetKey) -> Counter[st
 def show_checks(location: Location) -> list[Any]:
     """The last evaluation of both checks of the partitions that are not due: the outcome, and what it says."""
     shown = []
-    for check in check_keys(QUERY):
+    for check in check_keys(Names(), QUERY):
         history = location.instance.event_log_storage.get_asset_check_execution_history(check, limit=100)
         events = [each.event.dagster_event for each in history if each.event is not None]
         evaluations: list[Any] = [
@@ -99,10 +100,10 @@ def test_all_queries_share_one_run(location: Location) -> None:
     """The run has the assets of those queries that have something due in its range."""
     others = [key(1, 3, query_name=name) for name in ("ad_group_daily", "keyword_daily")]
     requested = request_partitions(dict.fromkeys([NEW, *others], "r1"))
-    partitions = define_partitions(location.settings.google_apis.start_date)
+    partitions = define_partitions(Names(), location.settings.google_apis.start_date)
     (request,) = build_run_requests(location.instance, partitions, requested, now=datetime.now(UTC))
     names = ["ad_group_daily", QUERY, "keyword_daily"]
-    assert request.asset_selection == asset_keys(names)
+    assert request.asset_selection == Names().assets(names)
     assert request.tags[QUERY_TAG] == ", ".join(names)
     assert due_partitions(request) == {NEW, *others}
 
@@ -126,7 +127,7 @@ def test_failed_run_does_not_hold_back_what_arrives_later(
 
 def test_repeated_request_restores_what_dagster_shows(location: Location, monkeypatch: pytest.MonkeyPatch) -> None:
     """A failed run has finished all that it was for. It is repeated for nothing, and then never again."""
-    partitions = define_partitions(location.settings.google_apis.start_date)
+    partitions = define_partitions(Names(), location.settings.google_apis.start_date)
     seal_run(location.deployment, NEW), seal_run(location.deployment, NEWER)
     requested = request_partitions({NEW: "r1", NEWER: "r1"})
     (request,) = build_run_requests(location.instance, partitions, requested, now=datetime.now(UTC))

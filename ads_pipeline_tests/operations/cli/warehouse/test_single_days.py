@@ -10,6 +10,7 @@ import pytest
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.orchestration.complete_check import evaluate_complete
+from ads_pipeline.orchestration.naming.names import Names
 from ads_pipeline.pipeline.days.day_conditions import DayRules
 from ads_pipeline.settings.environment import read_settings
 from ads_pipeline_tests.builders import sealed_run
@@ -62,7 +63,7 @@ def test_days_after_a_late_run_are_not_missing_and_a_line_says_so(cli: CommandLi
     with open_ledger(cli) as ledger:
         settings = read_settings({"ADS_PIPELINE_HOME": str(cli.home)})
         rules = DayRules.read(ledger, settings, now=NOW)
-        complete = evaluate_complete(ledger, settings, QUERY, rules=rules)
+        complete = evaluate_complete(Names(), ledger, settings, QUERY, rules=rules)
     assert line in str(complete.metadata["not_expected"].value)
 
 
