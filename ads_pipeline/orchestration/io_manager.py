@@ -39,6 +39,7 @@ from ads_pipeline.pipeline.days.day_conditions import DayRules, describe_days
 if TYPE_CHECKING:  # they load Spark
     from pyspark.sql import SparkSession
 
+    from ads_pipeline.lake.warehouse.staging import StartSpark
     from ads_pipeline.pipeline.loading import LoadResult
     from ads_pipeline.pipeline.pipeline import Pipeline
     from ads_pipeline.pipeline.validation import JudgingResult
@@ -84,15 +85,15 @@ class PartitionStateIOManager(dg.IOManager):
 
         The check calls this, because Dagster gives the output of a check to no IO manager.
         """
-        return self._pipeline(spark).validation.judge(runs)
+        return self._pipeline(lambda: spark).validation.judge(runs)
 
     def commit(self, spark: SparkResource, loadable: LoadablePartitions) -> "LoadResult":
-        """Commit the runs to their table. `handle_output` moves the pointers. Without any, Spark is not started."""
+        """Commit the runs to their table. `handle_output` moves the pointers. Spark starts only when it is needed."""
         from ads_pipeline.pipeline.loading import LoadResult  # noqa: PLC0415 - it loads Spark's client
 
         if not loadable.states:
             return LoadResult()
-        return self._pipeline(spark.spark_session).loader.commit(loadable.states.values(), loadable.judged)
+        return self._pipeline(lambda: spark.spark_session).loader.commit(loadable.states.values(), loadable.judged)
 
     def load_input(self, context: dg.InputContext) -> LoadablePartitions:
         """Claim the due partitions of the run, and return those whose status is success."""
@@ -190,8 +191,8 @@ class PartitionStateIOManager(dg.IOManager):
                     ),
                 )
 
-    def _pipeline(self, spark: "SparkSession") -> "Pipeline":
-        self._opened = self._opened or self._resources.pipeline(spark)
+    def _pipeline(self, start_spark: "StartSpark") -> "Pipeline":
+        self._opened = self._opened or self._resources.pipeline(start_spark)
         return self._opened
 
     def _find_reason(self, key: PartitionKey) -> str:

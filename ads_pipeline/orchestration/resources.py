@@ -42,6 +42,7 @@ if TYPE_CHECKING:  # they load Spark, Arrow and Delta, which neither the definit
     from pyspark.sql import SparkSession
 
     from ads_pipeline.lake.warehouse.replacement import Warehouse
+    from ads_pipeline.lake.warehouse.staging import StartSpark
     from ads_pipeline.orchestration.step_values import LoadablePartitions
     from ads_pipeline.pipeline.loading import LoadResult
     from ads_pipeline.pipeline.pipeline import Pipeline
@@ -180,11 +181,11 @@ class RunResources(SensorResources):
         self.events.append_many(events)
         fold_run(self.events, self.lease.engine_run_id)
 
-    def pipeline(self, spark: "SparkSession") -> "Pipeline":
+    def pipeline(self, start_spark: "StartSpark") -> "Pipeline":
         from ads_pipeline.pipeline.pipeline import Pipeline  # noqa: PLC0415
 
         return Pipeline(
-            spark=spark,
+            start_spark=start_spark,
             raw=self.raw,
             ledger=self.ledger,
             warehouse=self.warehouse,
@@ -194,14 +195,14 @@ class RunResources(SensorResources):
             report_progress=progress_on(sys.stderr),
         )
 
-    def reconciliation(self, start_spark: Callable[[], "SparkSession"]) -> "RepeatedReconciliation":
+    def reconciliation(self, start_spark: "StartSpark") -> "RepeatedReconciliation":
         from ads_pipeline.pipeline.reconciliation import Reconciliation  # noqa: PLC0415
         from ads_pipeline.pipeline.repeated_reconciliation import LastPasses, RepeatedReconciliation  # noqa: PLC0415
 
         reconciliation = Reconciliation(
             publications=self.ledger.publications,
             warehouse=self.warehouse,
-            open_pipeline=lambda: self.pipeline(start_spark()),
+            open_pipeline=lambda: self.pipeline(start_spark),
             claim=lambda keys: self.lease.claim(keys).granted,
         )
         return RepeatedReconciliation(reconciliation, LastPasses(self.settings.home / "reconciled"))

@@ -10,8 +10,6 @@ from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import Final, TypeVar
 
-from pyspark.sql import SparkSession
-
 from ads_pipeline.domain.batches import split_batches
 from ads_pipeline.domain.errors import (
     AdsPipelineError,
@@ -31,6 +29,7 @@ from ads_pipeline.lake.raw.landing import RawRuns
 from ads_pipeline.lake.raw.reading import PAYLOAD_CHANGED
 from ads_pipeline.lake.warehouse.file_damage import DamagedFile
 from ads_pipeline.lake.warehouse.replacement import Warehouse
+from ads_pipeline.lake.warehouse.staging import StartSpark
 from ads_pipeline.lake.warehouse.table_values import StagedFile, TableLoadResult, WarehouseTable
 from ads_pipeline.ledger.sql.ledger_values import JudgedRun
 from ads_pipeline.ledger.state.load_recorder import Loads
@@ -77,7 +76,7 @@ class LoadResult:
 class Loader:
     """Replaces partitions in the warehouse. It cannot record a verdict."""
 
-    spark: SparkSession
+    start_spark: StartSpark
     raw: RawRuns
     seals: SealRegister
     states: States
@@ -167,7 +166,7 @@ class Loader:
         while removable := [key for key in keys if key not in left]:
             try:
                 self.warehouse.remove(
-                    self.spark,
+                    self.start_spark,
                     removable,
                     is_removable=lambda runs: set(runs) - self.publications.readable_runs(runs),
                 )
@@ -199,7 +198,7 @@ class Loader:
             return LoadResult(unreadable=unreadable)
         try:
             written = self.warehouse.replace(
-                self.spark,
+                self.start_spark,
                 sealed,
                 staged,
                 stage=lambda missing: self._stage(missing, unreadable),
@@ -253,7 +252,7 @@ class Loader:
                 unreadable.update((each.run, error) for each in group)
                 continue
             judgements, written = judge_and_write(
-                self.spark, self.raw.location, group, rules, open_sink=sink_into(table, version)
+                self.start_spark(), self.raw.location, group, rules, open_sink=sink_into(table, version)
             )
             self.staged.add(table, written)
             rejected = (each.verdict for each in judgements if each.verdict.outcome is Outcome.REJECTED)

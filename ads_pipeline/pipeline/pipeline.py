@@ -1,9 +1,8 @@
-"""The parts that take a sealed run to rows that readers see, over one Spark session."""
-
-from pyspark.sql import SparkSession
+"""The parts that take a sealed run to rows that readers see, over one Spark session that starts when it is needed."""
 
 from ads_pipeline.lake.raw.landing import RawRuns
 from ads_pipeline.lake.warehouse.replacement import Warehouse
+from ads_pipeline.lake.warehouse.staging import StartSpark
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.pipeline.loading import Loader
 from ads_pipeline.pipeline.progress import ProgressReporter, no_progress
@@ -25,7 +24,7 @@ class Pipeline:
     def __init__(
         self,
         *,
-        spark: SparkSession,
+        start_spark: StartSpark,
         raw: RawRuns,
         ledger: Ledger,
         warehouse: Warehouse,
@@ -37,7 +36,7 @@ class Pipeline:
         seals = seals or SealRegister(raw=raw, registrations=ledger.registrations)
         staged = StagedRuns()
         self.loader = Loader(
-            spark=spark,
+            start_spark=start_spark,
             raw=raw,
             seals=seals,
             states=ledger.states,
@@ -50,7 +49,7 @@ class Pipeline:
             report_progress=report_progress,
         )
         self.validation = Validation(
-            spark=spark,
+            start_spark=start_spark,
             raw=raw,
             seals=seals,
             verdicts=ledger.verdicts,

@@ -5,8 +5,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from pyspark.sql import SparkSession
-
 from ads_pipeline.domain.batches import split_batches
 from ads_pipeline.domain.errors import (
     AdsPipelineError,
@@ -23,6 +21,7 @@ from ads_pipeline.domain.transitions import Outcome, Verdict
 from ads_pipeline.lake.raw.discovery import DamagedRun
 from ads_pipeline.lake.raw.landing import RawRuns
 from ads_pipeline.lake.warehouse.replacement import Warehouse
+from ads_pipeline.lake.warehouse.staging import StartSpark
 from ads_pipeline.ledger.sql.ledger_values import VerdictCause, VerdictResult
 from ads_pipeline.ledger.state.verdicts import Verdicts
 from ads_pipeline.pipeline.loading import Loader, group_by
@@ -53,7 +52,7 @@ class JudgingResult:
 class Validation:
     """Judges sealed runs and records what the validator decided."""
 
-    spark: SparkSession
+    start_spark: StartSpark
     raw: RawRuns
     seals: SealRegister
     verdicts: Verdicts
@@ -147,7 +146,7 @@ class Validation:
                 continue
             table = self.warehouse.table(group[0].run.key.source, contract[0])
             judgements, written = judge_and_write(
-                self.spark,
+                self.start_spark(),
                 self.raw.location,
                 group,
                 rules,

@@ -52,7 +52,7 @@ def replace_partitions(
     spark: SparkSession, runs: Sequence[SealedPayload], staged: Sequence[StagedFile], location: str
 ) -> TableLoadResult:
     return Warehouse(location).replace(
-        spark,
+        lambda: spark,
         [run.seal for run in runs],
         staged,
         stage=lambda _missing: [],

@@ -80,7 +80,7 @@ def _grow(spark: SparkSession, location: str) -> None:
         staged.add(later, [HeldRun(key.customer_id, "r1", ROWS) for key in keys], _rows())
         loads += [sealed_run(Run(key=key, run_id="r1"), ROWS, schema_version=RULES.schema_version) for key in keys]
     warehouse.replace(
-        spark,
+        lambda: spark,
         loads,
         staged.finish(),
         stage=lambda _missing: [],

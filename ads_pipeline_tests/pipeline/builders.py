@@ -75,7 +75,7 @@ class LocalDeployment:
     @property
     def pipeline(self) -> LocalPipeline:
         return LocalPipeline(
-            spark=self.spark,
+            start_spark=lambda: self.spark,
             raw=self.raw,
             ledger=self.ledger,
             warehouse=self.warehouse,

@@ -101,7 +101,11 @@ def run_work(deployment: LocalDeployment, crash_point: CrashPoint) -> None:
     ledger: Any = CrashingProxy(deployment.ledger, crash_point)
     warehouse: Any = CrashingProxy(deployment.warehouse, crash_point)
     pipeline = LocalPipeline(
-        spark=deployment.spark, raw=deployment.raw, ledger=ledger, warehouse=warehouse, contracts=SHIPPED
+        start_spark=lambda: deployment.spark,
+        raw=deployment.raw,
+        ledger=ledger,
+        warehouse=warehouse,
+        contracts=SHIPPED,
     )
     pipeline.validation.judge([Run(key=CORRUPTED, run_id="r1")], validation_id="again")
     pipeline.judge_and_load(

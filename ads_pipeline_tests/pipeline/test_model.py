@@ -79,7 +79,11 @@ class PipelineOperations(RuleBasedStateMachine):
         ledger: Any = CrashingProxy(self.deployment.ledger, crash_point)
         warehouse: Any = CrashingProxy(self.deployment.warehouse, crash_point)
         crashing = LocalPipeline(
-            spark=self.spark, raw=self.deployment.raw, ledger=ledger, warehouse=warehouse, contracts=SHIPPED
+            start_spark=lambda: self.spark,
+            raw=self.deployment.raw,
+            ledger=ledger,
+            warehouse=warehouse,
+            contracts=SHIPPED,
         )
         with suppress(SimulatedCrash):
             crashing.judge_and_load(self._seal(valid, []))

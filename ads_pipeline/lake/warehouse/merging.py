@@ -1,11 +1,11 @@
-"""Reads data files inside a Spark task, and merges those of one day: keeps some rows, in the order of customers."""
+"""Merges data files of one day, inside a Spark task or here: keeps some rows, in the order of customers."""
 
 import heapq
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from ads_pipeline.lake.storage.open_store import open_store
 from ads_pipeline.lake.storage.store import Store
 from ads_pipeline.lake.warehouse.file_writer import FileWriter, encode_files
-from ads_pipeline.lake.warehouse.table_values import DATE_COLUMN, HeldRun
+from ads_pipeline.lake.warehouse.table_values import DATE_COLUMN, HeldRun, StagedFile
 
 ROWS_PER_BATCH: Final = 1 << 16
 # One Spark task and one reader thread process a file. 128 MiB is one HDFS block and Spark's default read size, and
@@ -29,6 +29,7 @@ class MergeInput:
     """A file, and which of its rows to keep: those of some runs of customers, or all but those of some customers."""
 
     path: str
+    size: int
     only: frozenset[tuple[str, str]] | None = None
     without: frozenset[str] = frozenset()
 
@@ -45,23 +46,36 @@ class Merge:
     day: date
     inputs: tuple[MergeInput, ...]
 
+    @property
+    def size(self) -> int:
+        return sum(each.size for each in self.inputs)
+
 
 def encode_merge(merge: Merge) -> str:
     inputs = [
-        [each.path, None if each.only is None else sorted(each.only), sorted(each.without)] for each in merge.inputs
+        [each.path, each.size, None if each.only is None else sorted(each.only), sorted(each.without)]
+        for each in merge.inputs
     ]
     return json.dumps([merge.day.isoformat(), inputs])
 
 
 def merge_in_task(location: str, folder: str, schema: pa.Schema, batches: Batches) -> Batches:
     """Carry out the merges of these batches. The results are the new files as JSON."""
-    store = open_store(location)
     for batch in batches:
         results = [
-            json.dumps(encode_files(_merge(store, location, folder, schema, _decode_merge(text))))
+            json.dumps(encode_files(carry_out(location, folder, schema, _decode_merge(text))))
             for text in batch["merge"].to_pylist()
         ]
         yield pa.RecordBatch.from_arrays([pa.array(results, pa.string())], ["files"])
+
+
+def carry_out(location: str, folder: str, schema: pa.Schema, merge: Merge) -> list[StagedFile]:
+    """Write the new files of a merge."""
+    store, writer = open_store(location), FileWriter(location, folder, merge.day, max_bytes=TARGET_FILE_BYTES)
+    sorted_parts = [_read_parts(store, folder, schema, each) for each in merge.inputs]
+    for (customer_id, run_id), rows in heapq.merge(*sorted_parts, key=lambda part: part[0][0]):
+        writer.add(rows, [HeldRun(customer_id, run_id, rows.num_rows)])
+    return writer.close()
 
 
 def read_files_in_task(location: str, folder: str, schema: pa.Schema, batches: Batches) -> Batches:
@@ -82,19 +96,14 @@ def _decode_merge(text: str) -> Merge:
         day=date.fromisoformat(day),
         inputs=tuple(
             MergeInput(
-                path=path, only=None if only is None else frozenset(map(tuple, only)), without=frozenset(without)
+                path=path,
+                size=size,
+                only=None if only is None else frozenset(map(tuple, only)),
+                without=frozenset(without),
             )
-            for path, only, without in inputs
+            for path, size, only, without in inputs
         ),
     )
-
-
-def _merge(store: Store, location: str, folder: str, schema: pa.Schema, merge: Merge) -> list[Any]:
-    writer = FileWriter(location, folder, merge.day, max_bytes=TARGET_FILE_BYTES)
-    sorted_parts = [_read_parts(store, folder, schema, each) for each in merge.inputs]
-    for (customer_id, run_id), rows in heapq.merge(*sorted_parts, key=lambda part: part[0][0]):
-        writer.add(rows, [HeldRun(customer_id, run_id, rows.num_rows)])
-    return writer.close()
 
 
 def _read_parts(

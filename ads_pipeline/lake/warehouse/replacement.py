@@ -11,8 +11,6 @@ from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
 from typing import Final
 
-from pyspark.sql import SparkSession
-
 from ads_pipeline.domain.errors import FilesDamaged, TableContended
 from ads_pipeline.domain.log_lines import LogEvent, log_event
 from ads_pipeline.domain.partition import PartitionKey, Run
@@ -36,6 +34,7 @@ from ads_pipeline.lake.warehouse.maintenance import find_removable_paths, plan_c
 from ads_pipeline.lake.warehouse.staging import (
     NextFiles,
     Partitions,
+    StartSpark,
     delete_files,
     find_affected_files,
     prepare_compaction,
@@ -73,7 +72,7 @@ class Warehouse:
 
     def replace(
         self,
-        spark: SparkSession,
+        start_spark: StartSpark,
         loads: Sequence[SealedRun],
         staged: Sequence[StagedFile],
         *,
@@ -91,7 +90,7 @@ class Warehouse:
 
         All loads belong to one table, and each to another partition. Runs that the table already holds are not
         rewritten. `is_publishable` is called right before the commit, and the runs that it does not return are
-        skipped. Raises TableContended after 20 lost races.
+        skipped. `start_spark` is called only for large files. Raises TableContended after 20 lost races.
         """
         table = self._find_table([load.run.key for load in loads])
         if len({load.run.key for load in loads}) < len(loads):
@@ -105,7 +104,7 @@ class Warehouse:
                 is_publishable=without_translation(is_publishable),
                 dropped=frozenset(dropped),
             )
-            return _replace(spark, plan, list(staged))
+            return _replace(start_spark, plan, list(staged))
 
     def table(self, source: str, query_name: str) -> WarehouseTable:
         return WarehouseTable(location=self._location, source=source, query_name=query_name)
@@ -116,23 +115,23 @@ class Warehouse:
         with translate_errors(table):
             delete_files(table, staged)
 
-    def remove(self, spark: SparkSession, keys: Sequence[PartitionKey], *, is_removable: RunFilter) -> int | None:
+    def remove(self, start_spark: StartSpark, keys: Sequence[PartitionKey], *, is_removable: RunFilter) -> int | None:
         """Remove those of the partitions that hold a run which `is_removable` returns. Gives the new version.
 
         Commits even when nothing is to be removed, so that loads which were planned earlier have to check
-        `is_publishable` again. Returns None when there is no table.
+        `is_publishable` again. `start_spark` is called only for large files. Returns None when there is no table.
         """
         table = self._find_table(keys)
         partitions = {(key.customer_id, key.logical_date) for key in keys}
         with translate_errors(table):
             select = without_translation(is_removable)
-            return _rewrite(table, lambda snapshot: _prepare_removal(spark, snapshot, partitions, select))
+            return _rewrite(table, lambda snapshot: _prepare_removal(start_spark, snapshot, partitions, select))
 
-    def optimize(self, start_spark: Callable[[], SparkSession], *, source: str, query_name: str) -> int | None:
+    def optimize(self, start_spark: StartSpark, *, source: str, query_name: str) -> int | None:
         """Compact the days that have several small files, in one commit that changes no row. Gives the new version.
 
-        Returns None when there is nothing to compact; then Spark is not started. Raises TableContended after 20 lost
-        races; loads go first.
+        Returns None when there is nothing to compact. `start_spark` is called only for large files. Raises
+        TableContended after 20 lost races; loads go first.
         """
         table = self.table(source, query_name)
         with translate_errors(table):
@@ -224,7 +223,7 @@ class _Replacement:
     dropped: frozenset[str]
 
 
-def _replace(spark: SparkSession, plan: _Replacement, staged: list[StagedFile]) -> TableLoadResult:
+def _replace(start_spark: StartSpark, plan: _Replacement, staged: list[StagedFile]) -> TableLoadResult:
     """Prepare the next version, check the runs, and commit. Repeat all of it when another commit came first."""
     superseded, unreadable = list[Run](), set[Run]()
     for attempt in range(MAX_COMMIT_ATTEMPTS):
@@ -244,7 +243,9 @@ def _replace(spark: SparkSession, plan: _Replacement, staged: list[StagedFile]) 
             delete_files(plan.table, staged)
             return TableLoadResult(table_version=snapshot.version, runs=loads, superseded=tuple(superseded))
         partitions = {load.partition for load in missing}
-        files = prepare_replacement(spark, snapshot, held=held, partitions=partitions, loads=missing, staged=staged)
+        files = prepare_replacement(
+            start_spark, snapshot, held=held, partitions=partitions, loads=missing, staged=staged
+        )
         files = replace(files, replaced=(*files.replaced, *damaged))
         publishable = set(plan.is_publishable([load.run for load in missing]))
         refused = [load.run for load in missing if load.run not in publishable]
@@ -261,7 +262,7 @@ def _replace(spark: SparkSession, plan: _Replacement, staged: list[StagedFile]) 
 
 
 def _prepare_removal(
-    spark: SparkSession, snapshot: TableSnapshot, partitions: set[tuple[str, date]], is_removable: RunFilter
+    start_spark: StartSpark, snapshot: TableSnapshot, partitions: set[tuple[str, date]], is_removable: RunFilter
 ) -> NextFiles:
     held = _read_partitions(snapshot, partitions)
     runs = [
@@ -271,15 +272,15 @@ def _prepare_removal(
         if partition in partitions
     ]
     removed = {(run.key.customer_id, run.key.logical_date) for run in is_removable(runs)}
-    return prepare_replacement(spark, snapshot, held=held, partitions=removed)
+    return prepare_replacement(start_spark, snapshot, held=held, partitions=removed)
 
 
-def _prepare_compaction(start_spark: Callable[[], SparkSession], snapshot: TableSnapshot) -> NextFiles | None:
+def _prepare_compaction(start_spark: StartSpark, snapshot: TableSnapshot) -> NextFiles | None:
     """Compact what can be read. Damaged files stay as they are: `reconcile` repairs them."""
     files = list(snapshot.files)
     while groups := plan_compaction(files):
         try:
-            return prepare_compaction(start_spark(), snapshot, groups)
+            return prepare_compaction(start_spark, snapshot, groups)
         except FilesDamaged as error:
             log_event(_LOG, LogEvent.FILES_DAMAGED, table=snapshot.table, problem=error.problem)
             damaged = {each.file.path for each in error.damaged}

@@ -33,7 +33,8 @@ def override_performer(action: OperatorAction, pipeline: Pipeline, states: State
     """Performs a demotion, a restore or another judgement. Partitions that changed since the preview stay."""
 
     def perform(rows: Sequence[PlanRow], request: ActionRequest) -> list[ResultRow]:
-        # Starting Spark takes seconds, so the states are compared with the preview again.
+        if action is not DEMOTE:
+            pipeline.validation.start_spark()  # takes seconds, so the states are compared with the preview later
         current = states.get_many(row.state.key for row in rows if row.state)
         runs = [row.run for row in rows if row.run and row.state == current[row.run.key]]
         same = {run.key for run in runs}

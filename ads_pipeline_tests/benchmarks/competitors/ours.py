@@ -64,7 +64,12 @@ class WithLedger:
         raw, warehouse = RawRuns(batch.root), Warehouse(_warehouse_location(batch.home))
         seals = SealRegister(raw=raw, registrations=ledger.registrations)
         pipeline = Pipeline(
-            spark=self._spark, raw=raw, ledger=ledger, warehouse=warehouse, contracts=SHIPPED, seals=seals
+            start_spark=lambda: self._spark,
+            raw=raw,
+            ledger=ledger,
+            warehouse=warehouse,
+            contracts=SHIPPED,
+            seals=seals,
         )
         keys = [run.key for run in runs]
         with steps.step("register"):

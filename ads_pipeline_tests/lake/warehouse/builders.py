@@ -97,7 +97,7 @@ def replace_partitions(
 ) -> TableLoadResult:
     files = stage(root, loads) if staged is None else staged
     return Warehouse(root).replace(
-        spark,
+        lambda: spark,
         loads,
         files,
         stage=lambda _missing: [],

@@ -141,7 +141,7 @@ def test_every_reader_answers_every_filter(
     load(spark, disk_root, 6, FIRST, day=2)
     assert optimize(spark, disk_root) is not None
     assert find_wrong_answers(spark, disk_root, "optimized") == []
-    Warehouse(disk_root).remove(spark, [key(1), key(2)], is_removable=keep_all_runs)
+    Warehouse(disk_root).remove(lambda: spark, [key(1), key(2)], is_removable=keep_all_runs)
     assert find_wrong_answers(None, disk_root, "demoted") == []
     make_older(disk_root, 40)
     load(spark, disk_root, 7, ALL_NULL)

@@ -58,7 +58,7 @@ def compact(spark: SparkSession, root: str) -> None:
 
 
 def remove(spark: SparkSession, root: str) -> None:
-    Warehouse(root).remove(spark, [key(9)], is_removable=keep_all_runs)
+    Warehouse(root).remove(lambda: spark, [key(9)], is_removable=keep_all_runs)
 
 
 @pytest.mark.invariant("W16")

@@ -86,7 +86,9 @@ def test_removal_is_one_commit(spark: SparkSession, root: str) -> None:
     version = publish(spark, root, "r1", (1, 2, 3, 4))
     kept = Run(key=key(4), run_id="r1")
     keys = [key(1), key(3), key(4)]
-    removed = Warehouse(root).remove(spark, keys, is_removable=lambda runs: [run for run in runs if run != kept])
+    removed = Warehouse(root).remove(
+        lambda: spark, keys, is_removable=lambda runs: [run for run in runs if run != kept]
+    )
     assert removed == version + 1
     assert read_with_duckdb(root) == {key(2): ({"r1"}, 3), key(4): ({"r1"}, 3)}
 
@@ -102,7 +104,7 @@ def test_load_staged_before_a_removal_checks_its_runs_again(spark: SparkSession,
         """Return the run and remove its partition, which has no rows. Return no run in the second call."""
         answer = next(answers)
         if answer:
-            Warehouse(core_root).remove(spark, [key(1)], is_removable=lambda runs: runs)
+            Warehouse(core_root).remove(lambda: spark, [key(1)], is_removable=lambda runs: runs)
         return answer
 
     result = replace_partitions(spark, core_root, loads, is_publishable=demote_after_first_check)
@@ -112,7 +114,7 @@ def test_load_staged_before_a_removal_checks_its_runs_again(spark: SparkSession,
 
 def test_removal_creates_no_table(spark: SparkSession, root: str) -> None:
     """Removing partitions of a missing table returns None and creates nothing."""
-    assert Warehouse(root).remove(spark, [key(1)], is_removable=lambda runs: runs) is None
+    assert Warehouse(root).remove(lambda: spark, [key(1)], is_removable=lambda runs: runs) is None
     assert list_table(root) == {}
 
 
@@ -172,7 +174,7 @@ def test_run_that_cannot_be_read_again_is_left_out(spark: SparkSession, root: st
     publish(spark, root, "r1", (1, 2))
     loads = make_loads("r2", (1, 2))
     result = Warehouse(root).replace(
-        spark,
+        lambda: spark,
         loads,
         [],
         stage=lambda missing: stage(root, [load for load in missing if load.run.key == key(2)]),

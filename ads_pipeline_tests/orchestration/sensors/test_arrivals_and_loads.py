@@ -355,8 +355,9 @@ def test_repeated_step_emits_no_event_twice(location: Location) -> None:
             claim = resources.claim([key(1)])
             assert list(claim.granted) == [key(1)]
             resources.seals.register(resources.source.land([key(1)]).runs)
-            resources.pipeline(location.deployment.spark).validation.judge(resources.ledger.runs.unjudged([key(1)]))
-            resources.pipeline(location.deployment.spark).loader.load([key(1)])
+            pipeline = resources.pipeline(lambda: location.deployment.spark)
+            pipeline.validation.judge(resources.ledger.runs.unjudged([key(1)]))
+            pipeline.loader.load([key(1)])
             events_seen.append([each.event.event_type for each in resources.events.fetch(run.run_id)])
     assert (
         events_seen[0]

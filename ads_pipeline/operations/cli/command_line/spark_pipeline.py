@@ -1,7 +1,10 @@
-"""Opens the pipeline for the commands that need Spark. Importing it loads Spark's client."""
+"""Opens the pipeline for the commands that may need Spark. Importing it loads Spark's client."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
+from functools import cache
+
+from pyspark.sql import SparkSession
 
 from ads_pipeline.lake.raw.landing import RawRuns
 from ads_pipeline.lake.warehouse.replacement import Warehouse
@@ -16,15 +19,19 @@ from ads_pipeline.validation.contract_registry import read_contracts
 
 @contextmanager
 def open_pipeline(settings: Settings, ledger: Ledger) -> Iterator[Pipeline]:
-    """Start Spark, and stop it at the end of the block.
+    """Start Spark when it is first needed, and stop it at the end of the block.
 
     What Spark prints is shown when it does not start, and with ADS_PIPELINE_LOG.
     """
     with ExitStack() as stack:
-        with nullcontext() if settings.log_format else quiet_start():
-            spark = stack.enter_context(spark_session(settings))
+
+        @cache
+        def start_spark() -> SparkSession:
+            with nullcontext() if settings.log_format else quiet_start():
+                return stack.enter_context(spark_session(settings))
+
         yield Pipeline(
-            spark=spark,
+            start_spark=start_spark,
             raw=RawRuns(settings.raw_location, is_in_use=ledger.runs.exist),
             ledger=ledger,
             warehouse=Warehouse(settings.warehouse_location),

@@ -154,7 +154,7 @@ demote = _declare(
     """Reject the runs that readers see, as if the validator had rejected them.
 
     The rows disappear for every reader before the status becomes failed. "state restore" publishes an earlier
-    run again. Starts Spark.
+    run again.
     """,
 )
 restore = _declare(

@@ -124,7 +124,7 @@ def _remove_statistics(settings: Settings, names: Sequence[str]) -> list[str]:
 def _repair_queries(
     settings: Settings, ledger: Ledger, names: Sequence[str]
 ) -> Iterator[tuple[str, ReconcileResult, Mapping[Repair, str]]]:
-    """Repair each query; yield its repairs and the remaining differences with their causes. Starts Spark."""
+    """Repair each query; yield its repairs and the remaining differences with their causes."""
     if not names:
         return
     with open_pipeline(settings, ledger) as pipeline:
