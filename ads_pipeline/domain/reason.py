@@ -11,6 +11,7 @@ from ads_pipeline.domain.partition import validate_name
 from ads_pipeline.domain.quoting import printable
 
 DEMOTED: Final = "demoted"  # the error class of an operator's demotion
+WITHDRAWN: Final = "withdrawn"  # of a withdrawal that has begun
 MAX_SAMPLES: Final = 5
 MAX_FIELD_LENGTH, MAX_VALUE_LENGTH = 80, 40
 MAX_PROBLEMS: Final = 50
@@ -71,7 +72,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
-    """The reason of a rejection. With `operator`, a person demoted the run, and the rule is the text of that person.
+    """The reason of a rejection. With `operator`, a person demoted or withdrew the run, and the rule is that text.
 
     Problems beyond the limits are left out.
     """
@@ -94,6 +95,11 @@ class Reason:
     def of_demotion(cls, run_id: str, *, operator: str, text: str) -> Self:
         """The reason of a demotion by an operator."""
         return cls(run_id=run_id, problems=(Problem(error_class=DEMOTED, rule=text),), operator=operator)
+
+    @classmethod
+    def of_withdrawal(cls, run_id: str, *, operator: str, text: str) -> Self:
+        """The reason why rows are being withdrawn by an operator."""
+        return cls(run_id=run_id, problems=(Problem(error_class=WITHDRAWN, rule=text),), operator=operator)
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -120,7 +126,7 @@ class Reason:
     def text(self) -> str:
         """The reason without its run."""
         text = "; ".join(map(str, self.problems))
-        return printable(text if self.operator is None else f"demoted by {self.operator}: {text}")
+        return printable(text if self.operator is None else f"{self.error_class} by {self.operator}: {text}")
 
     def __str__(self) -> str:
         return printable(f"{self.run_id}: {self.text}")

@@ -44,6 +44,7 @@ LEDGER_TYPES: Final = frozenset(
         "LoadFailed",
         "PartitionEnqueued",
         "PartitionRequeued",
+        "WithdrawalBegun",
         "PartitionWithdrawn",
         "ReprocessRequested",
         "TerminalMarked",

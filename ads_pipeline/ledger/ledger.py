@@ -16,6 +16,7 @@ from ads_pipeline.domain.run_events import EventOrigin
 from ads_pipeline.ledger.control.control_actions import ControlActions
 from ads_pipeline.ledger.control.failed_fetches import FailedFetches
 from ads_pipeline.ledger.control.retry_queue import RetryQueue
+from ads_pipeline.ledger.control.withdrawals import Withdrawals
 from ads_pipeline.ledger.events.event_log import EventLog, new_origin
 from ads_pipeline.ledger.events.event_reader import EventReader
 from ads_pipeline.ledger.events.snapshots import completing_run, fold_run
@@ -113,6 +114,7 @@ class Ledger(LedgerReader):
         self.verdicts = Verdicts(writer)
         self.loads = Loads(writer)
         self.actions = ControlActions(writer, self.retry_queue)
+        self.withdrawals = Withdrawals(writer)
         self.failed_fetches = FailedFetches(writer, self.retry_queue)
         self.accounts = Accounts(writer)
         self.quota = Quota(writer)

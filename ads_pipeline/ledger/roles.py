@@ -31,7 +31,7 @@ PURPOSES: Final[Mapping[Role, str]] = {
     Role.READER: "reads the ledger: warehouse query, state inspect, doctor",
     Role.EXTRACTOR: "reads the ledger and reports failed fetches; it registers nothing",
     Role.RUNNER: "Dagster: registers, judges, loads, and keeps Dagster's records",
-    Role.OPERATOR: "control actions; state demote, restore, rejudge and reconcile need runner too",
+    Role.OPERATOR: "control actions; state withdraw, demote, restore, rejudge and reconcile need runner too",
     Role.OWNER: "owns the tables: migrate, ledger copy, ledger retire-events",
 }
 _HEAD: Final = "engine_run_id, plan_version, last_seq, last_at"

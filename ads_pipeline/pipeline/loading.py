@@ -1,25 +1,22 @@
-"""Loads accepted runs into the warehouse, moves the pointers, and removes rows that readers may no longer see.
+"""Loads accepted runs into the warehouse and moves the pointers.
 
 Repair after a crash is in `pipeline.reconciliation`.
 """
 
 import logging
-from collections import defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
-from typing import Final, TypeVar
+from typing import Final
 
 from ads_pipeline.domain.batches import split_batches
 from ads_pipeline.domain.errors import (
     AdsPipelineError,
     ContractMissing,
     FilesDamaged,
-    LogDamaged,
     RunDamaged,
     RunNotSealed,
     UnsafePath,
-    WarehouseError,
 )
 from ads_pipeline.domain.log_lines import LogEvent, log_event
 from ads_pipeline.domain.partition import PartitionKey, Run
@@ -33,9 +30,9 @@ from ads_pipeline.lake.warehouse.staging import StartSpark
 from ads_pipeline.lake.warehouse.table_values import StagedFile, TableLoadResult, WarehouseTable
 from ads_pipeline.ledger.sql.ledger_values import JudgedRun
 from ads_pipeline.ledger.state.load_recorder import Loads
-from ads_pipeline.ledger.state.pointers import Publications
 from ads_pipeline.ledger.state.run_history import RunHistory
 from ads_pipeline.ledger.state.states import States
+from ads_pipeline.pipeline.hidden_rows import HiddenRows, group_by, is_blocked
 from ads_pipeline.pipeline.progress import ProgressReporter, no_progress
 from ads_pipeline.pipeline.registered_seals import SealRegister, compare_with_seal
 from ads_pipeline.pipeline.staged_runs import StagedRuns, sink_into
@@ -47,8 +44,6 @@ _LOG: Final = logging.getLogger(__name__)
 PARTITIONS_PER_COMMIT: Final = 10_000  # bounds memory, and the work that a crash repeats
 
 FindJudged = Callable[[Sequence[Run]], Mapping[Run, JudgedRun]]
-_T = TypeVar("_T")
-_K = TypeVar("_K", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,10 +75,10 @@ class Loader:
     raw: RawRuns
     seals: SealRegister
     states: States
-    publications: Publications
     loads: Loads
     history: RunHistory
     warehouse: Warehouse
+    hidden_rows: HiddenRows
     contracts: Contracts
     staged: StagedRuns
     report_progress: ProgressReporter = no_progress
@@ -148,39 +143,6 @@ class Loader:
             log_event(_LOG, LogEvent.FILES_DAMAGED, table=table, problem=each)
         return combine(results)
 
-    def remove_hidden_rows(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, WarehouseError]:
-        """Remove the rows of these partitions whose runs readers may not see.
-
-        Gives the partitions whose rows stay, because their table's log or a data file is damaged.
-        """
-        left = dict[PartitionKey, WarehouseError]()
-        for table_keys in group_by(keys, lambda key: (key.source, key.query_name)).values():
-            left |= self._remove_from_table(table_keys)
-        if left:
-            first = min(left)
-            log_event(_LOG, LogEvent.FILES_DAMAGED, first=first, problem=left[first].problem)
-        return left
-
-    def _remove_from_table(self, keys: Sequence[PartitionKey]) -> dict[PartitionKey, WarehouseError]:
-        left = dict[PartitionKey, WarehouseError]()
-        while removable := [key for key in keys if key not in left]:
-            try:
-                self.warehouse.remove(
-                    self.start_spark,
-                    removable,
-                    is_removable=lambda runs: set(runs) - self.publications.readable_runs(runs),
-                )
-            except LogDamaged as error:
-                return dict.fromkeys(keys, error)
-            except FilesDamaged as error:
-                blocked = [key for key in removable if _is_blocked(key, error)]
-                if not blocked:
-                    raise
-                left |= dict.fromkeys(blocked, error)
-            else:
-                break
-        return left
-
     def _discard_staged(self, keys: Sequence[PartitionKey]) -> None:
         """Delete what was staged of partitions that are not loaded now."""
         for (source, query_name), group in group_by(keys, lambda key: (key.source, key.query_name)).items():
@@ -207,7 +169,7 @@ class Loader:
                 dropped=dropped,
             )
         except FilesDamaged as error:
-            blocked = {run: error for run in runs if _is_blocked(run.key, error)}
+            blocked = {run: error for run in runs if is_blocked(run.key, error)}
             if not blocked:
                 raise
             self.staged.restore(self.warehouse.table(runs[0].key.source, runs[0].key.query_name), staged)
@@ -270,7 +232,7 @@ class Loader:
     def _move_pointers(self, written: TableLoadResult) -> LoadResult:
         pointers = self.loads.publish([each.run for each in written.runs], table_version=written.table_version)
         if pointers.superseded:  # they lost their authority between the commit and the pointer
-            self.remove_hidden_rows(run.key for run in pointers.superseded)
+            self.hidden_rows.remove(run.key for run in pointers.superseded)
         log_event(
             _LOG,
             LogEvent.LOAD_PUBLISHED,
@@ -281,10 +243,6 @@ class Loader:
             table_version=written.table_version,
         )
         return LoadResult(published=pointers.published, moved=pointers.moved, superseded=pointers.superseded)
-
-
-def _is_blocked(key: PartitionKey, error: FilesDamaged) -> bool:
-    return any(each.may_hold(key.customer_id, key.logical_date) for each in error.damaged)
 
 
 def _batch_days(partitions: Mapping[date, int]) -> list[list[date]]:
@@ -298,13 +256,6 @@ def _batch_days(partitions: Mapping[date, int]) -> list[list[date]]:
         batches[-1].append(day)
         size += count
     return batches
-
-
-def group_by(items: Iterable[_T], key: Callable[[_T], _K]) -> dict[_K, list[_T]]:
-    groups: defaultdict[_K, list[_T]] = defaultdict(list)
-    for item in items:
-        groups[key(item)].append(item)
-    return dict(groups)
 
 
 def combine(results: Sequence[LoadResult]) -> LoadResult:

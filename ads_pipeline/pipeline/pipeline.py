@@ -4,16 +4,18 @@ from ads_pipeline.lake.raw.landing import RawRuns
 from ads_pipeline.lake.warehouse.replacement import Warehouse
 from ads_pipeline.lake.warehouse.staging import StartSpark
 from ads_pipeline.ledger.ledger import Ledger
+from ads_pipeline.pipeline.hidden_rows import HiddenRows
 from ads_pipeline.pipeline.loading import Loader
 from ads_pipeline.pipeline.progress import ProgressReporter, no_progress
 from ads_pipeline.pipeline.registered_seals import SealRegister
 from ads_pipeline.pipeline.staged_runs import StagedRuns
 from ads_pipeline.pipeline.validation import Validation
+from ads_pipeline.pipeline.withdrawing import Withdrawing
 from ads_pipeline.validation.contract_registry import Contracts
 
 
 class Pipeline:
-    """Validation and loading. Both take the seals that `seals` knows, and read the others.
+    """Validation, loading and withdrawing. The first two take the seals that `seals` knows, and read the others.
 
     Loading publishes what validation has staged, and stages the rest itself.
 
@@ -35,15 +37,18 @@ class Pipeline:
     ) -> None:
         seals = seals or SealRegister(raw=raw, registrations=ledger.registrations)
         staged = StagedRuns()
+        self.hidden_rows = hidden_rows = HiddenRows(
+            start_spark=start_spark, publications=ledger.publications, warehouse=warehouse
+        )
         self.loader = Loader(
             start_spark=start_spark,
             raw=raw,
             seals=seals,
             states=ledger.states,
-            publications=ledger.publications,
             loads=ledger.loads,
             history=ledger.runs,
             warehouse=warehouse,
+            hidden_rows=hidden_rows,
             contracts=contracts,
             staged=staged,
             report_progress=report_progress,
@@ -54,9 +59,10 @@ class Pipeline:
             seals=seals,
             verdicts=ledger.verdicts,
             contracts=contracts,
-            loader=self.loader,
+            hidden_rows=hidden_rows,
             warehouse=warehouse,
             staged=staged,
             show_text=show_text,
             report_progress=report_progress,
         )
+        self.withdrawing = Withdrawing(withdrawals=ledger.withdrawals, hidden_rows=hidden_rows)

@@ -16,7 +16,7 @@ from ads_pipeline.domain.transitions import Status, Verdict
 from ads_pipeline.lake.warehouse.file_damage import DamagedFile
 from ads_pipeline.lake.warehouse.replacement import Warehouse
 from ads_pipeline.lake.warehouse.table_values import HeldPartition
-from ads_pipeline.ledger.sql.ledger_values import DayWindow, ExpectedContent
+from ads_pipeline.ledger.sql.ledger_values import DayWindow, ExpectedContent, OpenWithdrawal
 from ads_pipeline.ledger.state.pointers import Publications
 from ads_pipeline.pipeline.loading import LoadResult, combine
 from ads_pipeline.pipeline.pipeline import Pipeline
@@ -31,9 +31,10 @@ class RepairKind(IntEnum):
 
     RELOAD = 0  # a data file that may hold it is damaged: load its run again, and drop the file in the same commit
     DEMOTE = 1  # finish an interrupted demotion: remove the rows, record the verdict
-    REMOVE = 2  # the table holds rows that readers may not see
-    LOAD = 3  # the table does not hold the current run of a success
-    POINT = 4  # the table holds it, but the pointer does not name it, or with another schema version or row count
+    WITHDRAW = 2  # finish an interrupted withdrawal: remove the rows, set the partition to pending
+    REMOVE = 3  # the table holds rows that readers may not see
+    LOAD = 4  # the table does not hold the current run of a success
+    POINT = 5  # the table holds it, but the pointer does not name it, or with another schema version or row count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -137,6 +138,7 @@ def plan_repairs(
     differences: Iterable[Difference],
     *,
     demotions: Iterable[Verdict],
+    withdrawals: Iterable[OpenWithdrawal] = (),
     readable: Collection[Run],
     damaged: Sequence[DamagedFile] = (),
 ) -> list[Repair]:
@@ -150,6 +152,10 @@ def plan_repairs(
         Repair(kind=RepairKind.DEMOTE, key=each.run.key, reason=f"the demotion of {each.run.run_id} is not finished")
         for each in demotions
     ]
+    repairs += (
+        Repair(kind=RepairKind.WITHDRAW, key=each.run.key, reason="its withdrawal is not finished")
+        for each in withdrawals
+    )
     for difference in differences:
         file = next((each for each in damaged if _is_in(each, difference.key)), None)
         repairs += (
@@ -185,7 +191,7 @@ def _plan(difference: Difference, readable: Collection[Run]) -> Iterator[Repair]
     if expected is None:
         yield Repair(kind=RepairKind.REMOVE, key=key, reason=f"{holds}: the ledger does not know it")
     elif not expected.is_publishable:
-        if expected.status != Status.SUCCESS:  # a success without authority is being demoted
+        if expected.status != Status.SUCCESS:  # a success without authority is being demoted or withdrawn
             yield Repair(kind=RepairKind.REMOVE, key=key, reason=f"{holds}: the partition is {expected.status}")
     elif _holds_current(expected, held):
         yield Repair(kind=RepairKind.POINT, key=key, reason=f"{expected.run_id} is loaded, but the pointer differs")
@@ -215,6 +221,7 @@ class ReconcilePlanner:
         repairs = plan_repairs(
             differences,
             demotions=self.publications.open_demotions(window),
+            withdrawals=self.publications.open_withdrawals(window),
             readable=self.publications.readable_runs(others),
             damaged=held.damaged,
         )
@@ -224,7 +231,7 @@ class ReconcilePlanner:
 class Reconciliation(ReconcilePlanner):
     """Plans and repairs one query at a time. With `claim`, it repairs only the partitions that are granted.
 
-    `open_pipeline` is called only when there is something to repair, because a pipeline needs Spark.
+    `open_pipeline` is called only when there is something to repair.
     """
 
     def __init__(
@@ -255,7 +262,10 @@ class Reconciliation(ReconcilePlanner):
         if keys[RepairKind.DEMOTE]:
             demotions, own = self.publications.open_demotions(window), set(keys[RepairKind.DEMOTE])
             pipeline.validation.record([verdict for verdict in demotions if verdict.run.key in own])
-        pipeline.loader.remove_hidden_rows(keys[RepairKind.REMOVE])
+        if keys[RepairKind.WITHDRAW]:
+            withdrawals, own = self.publications.open_withdrawals(window), set(keys[RepairKind.WITHDRAW])
+            pipeline.withdrawing.finish([each for each in withdrawals if each.run.key in own])
+        pipeline.hidden_rows.remove(keys[RepairKind.REMOVE])
         loading = pipeline.loader.load([*keys[RepairKind.LOAD], *keys[RepairKind.POINT]])
         counts = {kind.name.lower(): len(found) for kind, found in keys.items() if found}
         log_event(_LOG, LogEvent.REPAIRED, query=window.query_name, **counts)

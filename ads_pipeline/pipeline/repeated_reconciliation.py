@@ -75,9 +75,11 @@ class RepeatedReconciliation:
         if last is None or not timedelta(0) <= now - last.full_at < FULL_PASS_AFTER:
             full_at, windows = now, [whole]
         else:
-            demoting = {each.run.key.logical_date for each in self._reconciliation.publications.open_demotions(whole)}
+            publications = self._reconciliation.publications
+            removing = {each.run.key.logical_date for each in publications.open_demotions(whole)}
+            removing |= {each.run.key.logical_date for each in publications.open_withdrawals(whole)}
             damaged = self._reconciliation.warehouse.find_damaged_days(source=source, query_name=query_name)
-            days = {*_find_changed(last, files, changes), *demoting, *damaged, *last.unsettled}
+            days = {*_find_changed(last, files, changes), *removing, *damaged, *last.unsettled}
             full_at, windows = last.full_at, list(_cover(whole, sorted(days)))
         plans = [(window, self._reconciliation.plan(window)) for window in windows]
         unsettled = {day for _window, plan in plans for day in plan.days}

@@ -24,7 +24,7 @@ from ads_pipeline.lake.warehouse.replacement import Warehouse
 from ads_pipeline.lake.warehouse.staging import StartSpark
 from ads_pipeline.ledger.sql.ledger_values import VerdictCause, VerdictResult
 from ads_pipeline.ledger.state.verdicts import Verdicts
-from ads_pipeline.pipeline.loading import Loader, group_by
+from ads_pipeline.pipeline.hidden_rows import HiddenRows, describe_left_rows, group_by
 from ads_pipeline.pipeline.progress import ProgressReporter, no_progress
 from ads_pipeline.pipeline.registered_seals import SealRegister
 from ads_pipeline.pipeline.staged_runs import StagedRuns, sink_into
@@ -57,7 +57,7 @@ class Validation:
     seals: SealRegister
     verdicts: Verdicts
     contracts: Contracts
-    loader: Loader
+    hidden_rows: HiddenRows
     warehouse: Warehouse
     staged: StagedRuns
     show_text: bool = False  # whether reasons quote texts of payloads
@@ -106,9 +106,9 @@ class Validation:
         rejections = [verdict for verdict in verdicts if verdict.outcome is Outcome.REJECTED]
         if rejections:
             demotions = self.verdicts.begin_demotions(rejections, cause=cause)
-            waiting = self.loader.remove_hidden_rows(verdict.run.key for verdict in demotions)
+            waiting = self.hidden_rows.remove(verdict.run.key for verdict in demotions)
         refusals = {
-            each.run: PartitionRefused(str(each.run), f"its rows are hidden and not removed: {waiting[each.run.key]}")
+            each.run: PartitionRefused(str(each.run), describe_left_rows(waiting[each.run.key]))
             for each in verdicts
             if each.run.key in waiting
         }

@@ -16,8 +16,8 @@ from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.orchestration.naming.names import Names
 from ads_pipeline.orchestration.runs.due_partitions import build_run_config
-from ads_pipeline.pipeline.actions.demote_and_restore import demote
-from ads_pipeline.pipeline.loading import Loader
+from ads_pipeline.pipeline.actions.row_actions import demote
+from ads_pipeline.pipeline.hidden_rows import HiddenRows
 from ads_pipeline.settings.query_file import DEFAULT_QUERIES_FILE, narrow_query_file
 from ads_pipeline_tests.ledger.builders import FakeClock, action_request
 from ads_pipeline_tests.operations.cli.running import CommandLine
@@ -186,7 +186,7 @@ def begin_demotion(home: Home, deployment: LocalDeployment, key: PartitionKey) -
     run = seal_run(deployment, key)
     deployment.pipeline.judge_and_load([run])
     with home.patch.context() as context:
-        context.setattr(Loader, "remove_hidden_rows", _die)
+        context.setattr(HiddenRows, "remove", _die)
         with pytest.raises(RuntimeError):
             demote(deployment.pipeline, [run], action_request(f"demotion-{key.customer_id}"))
 

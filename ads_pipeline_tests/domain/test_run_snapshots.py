@@ -57,6 +57,7 @@ STEPS_TEXT = """
     PartitionEnqueued  =
     PartitionRestated  =
     PartitionRequeued  =
+    WithdrawalBegun    =
     PartitionWithdrawn =
     ReprocessRequested =
     TerminalMarked     =

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import Action
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.pipeline.actions.demote_and_restore import demote, restore
+from ads_pipeline.pipeline.actions.row_actions import demote, restore
 from ads_pipeline.settings.query_file import DEFAULT_QUERIES_FILE, narrow_query_file
 from ads_pipeline_tests.ledger.builders import action_request
 from ads_pipeline_tests.orchestration.dagster_server import DagsterServer, dagster_server

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import Action
-from ads_pipeline.pipeline.actions.demote_and_restore import demote, restore
+from ads_pipeline.pipeline.actions.row_actions import demote, restore
 from ads_pipeline_tests.ledger.builders import action_request
 from ads_pipeline_tests.orchestration.builders import WAREHOUSE, Location, open_location
 from ads_pipeline_tests.orchestration.sensors.test_readable_changes import SENSOR, execute_checks

@@ -6,7 +6,7 @@ import dagster as dg
 import pytest
 
 from ads_pipeline.domain.transitions import Action
-from ads_pipeline.pipeline.actions.demote_and_restore import demote
+from ads_pipeline.pipeline.actions.row_actions import demote
 from ads_pipeline_tests.ledger.builders import action_request
 from ads_pipeline_tests.orchestration.builders import WAREHOUSE, Location
 from ads_pipeline_tests.pipeline.builders import key, seal_invalid_run, seal_run

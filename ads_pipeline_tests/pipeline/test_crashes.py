@@ -14,7 +14,7 @@ from ads_pipeline.domain.transitions import Status
 from ads_pipeline.ledger.sql.ledger_values import DayWindow
 from ads_pipeline.validation.contract_registry import SHIPPED
 from ads_pipeline_tests.lake.warehouse.builders import read_with_duckdb
-from ads_pipeline_tests.ledger.builders import load_records
+from ads_pipeline_tests.ledger.builders import action_request, load_records
 from ads_pipeline_tests.pipeline.builders import (
     LocalDeployment,
     LocalPipeline,
@@ -26,10 +26,10 @@ from ads_pipeline_tests.pipeline.builders import (
     visible_runs,
 )
 
-RESTATED, CORRUPTED, VALID, INVALID = key(1), key(2), key(3), key(4)
-CRASH_STEPS = ("register", "begin_demotions", "remove", "record", "replace", "publish")
-LEDGER_OBJECTS = ("registrations", "verdicts", "loads")
-CRASH_POINTS = 2 * (4 + 5)  # before and after each call of these in `run_work`
+RESTATED, CORRUPTED, VALID, INVALID, WITHDRAWN = (key(customer) for customer in range(1, 6))
+CRASH_STEPS = ("register", "begin_demotions", "begin", "remove", "record", "finish", "replace", "publish")
+LEDGER_OBJECTS = ("registrations", "verdicts", "withdrawals", "loads")
+CRASH_POINTS = 2 * (4 + 3 + 5)  # before and after each call of these in `run_work`
 
 
 class SimulatedCrash(BaseException):
@@ -75,12 +75,12 @@ class CrashingProxy:
 
 @pytest.fixture(scope="module")
 def prepared_home(spark: SparkSession, sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two loaded days, one with a corrupted payload. A restatement, a valid and an invalid day are sealed."""
+    """Three loaded days, one with a corrupted payload. A restatement, a valid and an invalid day are sealed."""
     home = tmp_path_factory.mktemp("prepared_home") / "home"
     home.mkdir()
     shutil.copy(sqlite_template, home / "ledger.db")
     with open_deployment(home, spark, f"sqlite:///{home / 'ledger.db'}") as deployment:
-        deployment.pipeline.judge_and_load([seal_run(deployment, RESTATED), seal_run(deployment, CORRUPTED)])
+        deployment.pipeline.judge_and_load([seal_run(deployment, each) for each in (RESTATED, CORRUPTED, WITHDRAWN)])
         corrupt_payload(deployment, Run(key=CORRUPTED, run_id="r1"))
         seal_run(deployment, RESTATED, "r2", count=3)
         seal_run(deployment, VALID)
@@ -97,7 +97,7 @@ def deployment(prepared_home: Path, spark: SparkSession, tmp_path: Path) -> Iter
 
 
 def run_work(deployment: LocalDeployment, crash_point: CrashPoint) -> None:
-    """A demotion, then a load with an invalid partition beside valid ones."""
+    """A demotion and a withdrawal, then a load with an invalid partition beside valid ones."""
     ledger: Any = CrashingProxy(deployment.ledger, crash_point)
     warehouse: Any = CrashingProxy(deployment.warehouse, crash_point)
     pipeline = LocalPipeline(
@@ -108,22 +108,23 @@ def run_work(deployment: LocalDeployment, crash_point: CrashPoint) -> None:
         contracts=SHIPPED,
     )
     pipeline.validation.judge([Run(key=CORRUPTED, run_id="r1")], validation_id="again")
+    pipeline.withdrawing.withdraw([WITHDRAWN], action_request())
     pipeline.judge_and_load(
         [Run(key=RESTATED, run_id="r2"), Run(key=VALID, run_id="r1"), Run(key=INVALID, run_id="r1")]
     )
 
 
 def assert_only_readable_rows(deployment: LocalDeployment) -> None:
-    """Assert that visible runs are readable and that the table has no row of a failed partition."""
+    """Assert that visible runs are readable and that the table has rows of successes alone."""
     for partition, run_id in visible_runs(deployment).items():
         run = Run(key=partition, run_id=run_id)
         assert deployment.ledger.publications.readable_runs([run]) == {run}
     states = deployment.ledger.states.get_many(read_with_duckdb(deployment.warehouse_location))
-    assert Status.FAILED not in {state.status for state in states.values()}
+    assert {state.status for state in states.values()} <= {Status.SUCCESS}
 
 
 def read_outcome(deployment: LocalDeployment) -> tuple[Any, ...]:
-    keys = (RESTATED, CORRUPTED, VALID, INVALID)
+    keys = (RESTATED, CORRUPTED, VALID, INVALID, WITHDRAWN)
     states = {
         partition: (state.status, state.current_run_id, state.attempt_count, state.error_message)
         for partition, state in deployment.ledger.states.get_many(keys).items()

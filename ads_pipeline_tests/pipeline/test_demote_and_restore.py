@@ -10,9 +10,9 @@ from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import Action, Effect, Status
 from ads_pipeline.ledger.sql.ledger_values import ActionRequest, DayWindow
 from ads_pipeline.pipeline.actions.action_preview import Preview
-from ads_pipeline.pipeline.actions.demote_and_restore import SUPERSEDED, demote, restore
 from ads_pipeline.pipeline.actions.operator_actions import RESTORE, Result, ResultRow
-from ads_pipeline.pipeline.loading import Loader
+from ads_pipeline.pipeline.actions.row_actions import SUPERSEDED, demote, restore
+from ads_pipeline.pipeline.hidden_rows import HiddenRows
 from ads_pipeline_tests.lake.warehouse.builders import read_with_duckdb
 from ads_pipeline_tests.ledger.builders import action_request
 from ads_pipeline_tests.pipeline.builders import (
@@ -74,7 +74,7 @@ def test_reconcile_finishes_an_interrupted_demotion(
         raise RuntimeError("died")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Loader, "remove_hidden_rows", die)
+        patch.setattr(HiddenRows, "remove", die)
         with pytest.raises(RuntimeError):
             demote(pipeline, [bad], override_request())
     assert visible_runs(deployment) == {}

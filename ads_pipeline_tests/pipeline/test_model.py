@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from pyspark.sql import SparkSession
 
 from ads_pipeline.domain.partition import PartitionKey, Run
-from ads_pipeline.domain.transitions import Action, Status
+from ads_pipeline.domain.transitions import Status
 from ads_pipeline.ledger.sql.ledger_values import DayWindow
 from ads_pipeline.validation.contract_registry import SHIPPED
 from ads_pipeline_tests.example_counts import examples
@@ -75,18 +75,8 @@ class PipelineOperations(RuleBasedStateMachine):
 
     @rule(valid=st.lists(customers, unique=True, min_size=1, max_size=3), at=st.integers(1, 12))
     def judge_and_load_with_crash(self, valid: list[PartitionKey], at: int) -> None:
-        crash_point = CrashPoint(at=at)
-        ledger: Any = CrashingProxy(self.deployment.ledger, crash_point)
-        warehouse: Any = CrashingProxy(self.deployment.warehouse, crash_point)
-        crashing = LocalPipeline(
-            start_spark=lambda: self.spark,
-            raw=self.deployment.raw,
-            ledger=ledger,
-            warehouse=warehouse,
-            contracts=SHIPPED,
-        )
         with suppress(SimulatedCrash):
-            crashing.judge_and_load(self._seal(valid, []))
+            self._crashing(at).judge_and_load(self._seal(valid, []))
 
     @rule(partition=customers)
     def judge_only(self, partition: PartitionKey) -> None:
@@ -105,7 +95,14 @@ class PipelineOperations(RuleBasedStateMachine):
     @rule(partition=customers)
     def withdraw(self, partition: PartitionKey) -> None:
         self.actions += 1
-        self.deployment.ledger.actions.execute(Action.WITHDRAW, [partition], action_request(f"act-{self.actions}"))
+        self.deployment.pipeline.withdrawing.withdraw([partition], action_request(f"act-{self.actions}"))
+        assert partition not in self._read_table()
+
+    @rule(partition=customers, at=st.integers(1, 6))
+    def withdraw_with_crash(self, partition: PartitionKey, at: int) -> None:
+        self.actions += 1
+        with suppress(SimulatedCrash):
+            self._crashing(at).withdrawing.withdraw([partition], action_request(f"act-{self.actions}"))
 
     @rule()
     def reconcile(self) -> None:
@@ -117,18 +114,30 @@ class PipelineOperations(RuleBasedStateMachine):
 
     @invariant()
     def only_readable_rows_are_visible(self) -> None:
-        """W1, W3: every version has one run per partition, visible runs are readable, no failed row is stored."""
+        """W1, W3: one run per partition in every version, visible runs are readable, only successes have rows."""
         for version in read_all_versions(self.deployment.warehouse_location):
             assert all(len(runs) == 1 for runs, _rows in version.values())
         seen = {Run(key=partition, run_id=run_id) for partition, run_id in visible_runs(self.deployment).items()}
         assert self.deployment.ledger.publications.readable_runs(seen) == seen
-        held = (
-            read_with_duckdb(self.deployment.warehouse_location)
-            if read_all_versions(self.deployment.warehouse_location)
-            else {}
+        states = self.deployment.ledger.states.get_many(self._read_table())
+        assert {state.status for state in states.values()} <= {Status.SUCCESS}
+
+    def _read_table(self) -> dict[PartitionKey, tuple[set[str], int]]:
+        location = self.deployment.warehouse_location
+        return read_with_duckdb(location) if read_all_versions(location) else {}
+
+    def _crashing(self, at: int) -> LocalPipeline:
+        """A pipeline that crashes at this moment."""
+        crash_point = CrashPoint(at=at)
+        ledger: Any = CrashingProxy(self.deployment.ledger, crash_point)
+        warehouse: Any = CrashingProxy(self.deployment.warehouse, crash_point)
+        return LocalPipeline(
+            start_spark=lambda: self.spark,
+            raw=self.deployment.raw,
+            ledger=ledger,
+            warehouse=warehouse,
+            contracts=SHIPPED,
         )
-        states = self.deployment.ledger.states.get_many(held)
-        assert Status.FAILED not in {state.status for state in states.values()}
 
     def _seal(self, valid: list[PartitionKey], invalid: list[PartitionKey]) -> list[Run]:
         runs = []

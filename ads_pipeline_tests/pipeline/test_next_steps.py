@@ -131,7 +131,7 @@ CASES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     ),
     "demotion unfinished": (
         VISIBLE | {"demoting": True},
-        ("finish the demotion: ads-pipeline reconcile --query q, or wait for the hourly reconcile",),
+        ("finish the removal of its rows: ads-pipeline reconcile --query q, or wait for the hourly reconcile",),
     ),
     "never loaded": (
         VISIBLE | {"visible_run_id": None},

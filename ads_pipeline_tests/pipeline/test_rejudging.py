@@ -9,9 +9,9 @@ from ads_pipeline.domain.partition import Run
 from ads_pipeline.domain.transitions import Action, Effect, Status
 from ads_pipeline.ledger.sql.ledger_values import ActionRequest
 from ads_pipeline.pipeline.actions.action_preview import DEMOTED_BY_OPERATOR, NO_RUN_TO_JUDGE, Preview
-from ads_pipeline.pipeline.actions.demote_and_restore import demote
 from ads_pipeline.pipeline.actions.operator_actions import REJUDGE, Plan, Result, ResultRow
 from ads_pipeline.pipeline.actions.rejudging import rejudge
+from ads_pipeline.pipeline.actions.row_actions import demote
 from ads_pipeline.pipeline.days.restorable_runs import restore_command
 from ads_pipeline.validation.contract_registry import SHIPPED, Contracts
 from ads_pipeline.validation.contract_rules import CheckRule

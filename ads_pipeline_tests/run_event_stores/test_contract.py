@@ -35,7 +35,7 @@ EVENT_TYPES: Final = """
     RunStarted RunPaused RunResumed RunCompleted RunFailed RunCancelled SignalAccepted SignalRejected
     StepStarted StepCompleted StepFailed StepCancelled StepSkipped RawSealed VerdictAccepted
     VerdictRejected DemotionBegun PartitionLoaded LoadFailed PartitionEnqueued PartitionRequeued
-    PartitionWithdrawn ReprocessRequested TerminalMarked TerminalCleared FetchFailed PartitionRestated
+    WithdrawalBegun PartitionWithdrawn ReprocessRequested TerminalMarked TerminalCleared FetchFailed PartitionRestated
     DayAcknowledged
 """
 RECORDED: Final = Contract(

@@ -160,11 +160,11 @@ class LedgerInspection(LedgerReader):
             for row in database.fetch(self.engine, _MISPLACED_POINTERS)
         ]
 
-    def list_unfinished_demotions(self) -> list[tuple[Run, datetime]]:
-        """The demotions that have begun and are not recorded, with their start, oldest first."""
+    def list_unfinished_removals(self) -> list[tuple[Run, datetime, str]]:
+        """The demotions and withdrawals that have begun and are not recorded, with their start, oldest first."""
         order = demotions.c.started_at, *key_of_table(demotions), demotions.c.run_id
         return [
-            (decode_run(row), row.started_at)
+            (decode_run(row), row.started_at, "withdrawal" if row.request else "demotion")
             for row in database.fetch(self.engine, sa.select(demotions).order_by(*order))
         ]
 

@@ -135,16 +135,10 @@ class ControlActions:
         With `expected` states, as a preview showed them, a partition that has changed since is refused.
         """
         requested, states = sorted(set(keys)), {state.key: state for state in expected}
-        result = self._writer.transact(lambda transaction: _execute(transaction, action, requested, request, states))
-        log_event(
-            _LOG,
-            LogEvent.ACTION_EXECUTED,
-            action=action.name.lower(),
-            action_id=request.action_id,
-            operator=request.operator,
-            changed=len(result.changed),
-            refused=len(result.refused),
+        result = self._writer.transact(
+            lambda transaction: execute_action(transaction, action, requested, request, states)
         )
+        log_executed(action, request, result)
         return result
 
     def schedule_failures(self, policy: RetryPolicy, *, today: date) -> int:
@@ -190,7 +184,20 @@ def _lift(transaction: LedgerTransaction, released: Parking) -> bool:
     return lift_hold(transaction, source, None if is_source else released.name, now)
 
 
-def _execute(
+def log_executed(action: Action, request: ActionRequest, result: ActionResult) -> None:
+    """Log a line about an action that was executed."""
+    log_event(
+        _LOG,
+        LogEvent.ACTION_EXECUTED,
+        action=action.name.lower(),
+        action_id=request.action_id,
+        operator=request.operator,
+        changed=len(result.changed),
+        refused=len(result.refused),
+    )
+
+
+def execute_action(
     transaction: LedgerTransaction,
     action: Action,
     keys: Sequence[PartitionKey],
@@ -204,10 +211,10 @@ def _execute(
     before = transaction.lock_states(keys)
     now = transaction.now  # after the locks, so that the actions of a partition have the order of their times
     if is_logged(transaction, action.name, request):
-        return _read_earlier_result(transaction, request, keys, before)
+        return read_earlier_result(transaction, request, keys, before)
     states = [before.get(key) or PartitionState.absent(key) for key in keys]
     recorded, failed = _find_recorded(transaction, action, keys), _find_failed_fetches(transaction, action, keys)
-    result = _decide(action, states, expected, recorded, failed, now)
+    result = decide_action(action, states, expected, recorded, failed, now)
     log_action(transaction, action.name, request, result.changed, before)
     _write_changes(transaction, action, request, result.changed, before)
     _emit_events(transaction, action, request, result.changed)
@@ -281,7 +288,7 @@ def _find_present_events(
     return {keys[row.idempotency_key] for row in rows}
 
 
-def _read_earlier_result(
+def read_earlier_result(
     transaction: LedgerTransaction,
     request: ActionRequest,
     keys: Sequence[PartitionKey],
@@ -318,7 +325,7 @@ def _find_failed_fetches(
     return set(map(decode_key, _READ_FAILED_FETCHES.execute(transaction.connection, map(encode_key, keys))))
 
 
-def _decide(
+def decide_action(
     action: Action,
     states: Iterable[PartitionState],
     expected: Mapping[PartitionKey, PartitionState],

@@ -136,7 +136,8 @@ CREATE TABLE load_records (
         REFERENCES runs (source, customer_id, query_name, logical_date, run_id)
 );
 
--- Unfinished demotions: the rows are hidden at once, and the verdict is recorded when the warehouse has removed them.
+-- Unfinished demotions and withdrawals: the rows are hidden at once. When the warehouse has removed them, the verdict is
+-- recorded, or the control action that `request` describes as JSON.
 CREATE TABLE demotions (
     source TEXT COLLATE "C" NOT NULL,
     customer_id TEXT COLLATE "C" NOT NULL,
@@ -148,6 +149,7 @@ CREATE TABLE demotions (
     rows_read BIGINT CHECK (rows_read >= 0),
     payload_bytes BIGINT CHECK (payload_bytes >= 0),
     payload_sha256 TEXT COLLATE "C" CHECK (length(payload_sha256) = 64),
+    request TEXT COLLATE "C" CHECK (length(request) >= 1),
     started_at TIMESTAMPTZ NOT NULL,
     PRIMARY KEY (source, customer_id, query_name, logical_date, run_id),
     FOREIGN KEY (source, customer_id, query_name, logical_date, run_id)

@@ -131,7 +131,8 @@ CREATE TABLE load_records (
         REFERENCES runs (source, customer_id, query_name, logical_date, run_id)
 ) STRICT;
 
--- Unfinished demotions: the rows are hidden at once, and the verdict is recorded when the warehouse has removed them.
+-- Unfinished demotions and withdrawals: the rows are hidden at once. When the warehouse has removed them, the verdict is
+-- recorded, or the control action that `request` describes as JSON.
 CREATE TABLE demotions (
     source TEXT NOT NULL,
     customer_id TEXT NOT NULL,
@@ -143,6 +144,7 @@ CREATE TABLE demotions (
     rows_read INTEGER CHECK (rows_read >= 0),
     payload_bytes INTEGER CHECK (payload_bytes >= 0),
     payload_sha256 TEXT CHECK (length(payload_sha256) = 64),
+    request TEXT CHECK (length(request) >= 1),
     started_at TEXT NOT NULL CHECK (started_at LIKE '____-__-__T__:__:__.______Z'),
     PRIMARY KEY (source, customer_id, query_name, logical_date, run_id),
     FOREIGN KEY (source, customer_id, query_name, logical_date, run_id)

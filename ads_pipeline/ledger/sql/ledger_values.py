@@ -183,6 +183,14 @@ class ActionRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OpenWithdrawal:
+    """A withdrawal that has begun: the rows of the run are hidden, and the status is still success."""
+
+    run: Run
+    request: ActionRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedRun:
     """A registered run, and the SHA-256 of the payload that its last verdict is about; None without a verdict."""
 

@@ -1,7 +1,8 @@
 """Decodes rows of the ledger to values, encodes values as rows, and builds SQL expressions that statements share."""
 
+import json
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
 from datetime import datetime, timedelta
 from functools import cache
 from typing import Any, Final
@@ -15,7 +16,7 @@ from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.reason import Reason
 from ads_pipeline.domain.transitions import Outcome, PartitionState, RegisteredRun, Status, Verdict
 from ads_pipeline.ledger.sql.ledger_tables import KEY, Day, Instant, instant_text
-from ads_pipeline.ledger.sql.ledger_values import Pointer, PublicationStatus
+from ads_pipeline.ledger.sql.ledger_values import ActionRequest, OpenWithdrawal, Pointer, PublicationStatus
 from ads_pipeline.ledger.sql.statements import Values
 
 KEY_TYPES: Final[Mapping[str, TypeEngine[Any]]] = {
@@ -111,8 +112,19 @@ def encode_demotion(verdict: Verdict, started_at: str) -> Values:
         verdict.rows_read,
         verdict.payload_bytes,
         verdict.payload_sha256,
+        None,
         started_at,
     )
+
+
+def encode_withdrawal(run: Run, request: ActionRequest, started_at: str) -> Values:
+    """The row of `demotions` of a withdrawal, which has the request in place of a verdict."""
+    reason = Reason.of_withdrawal(run.run_id, operator=request.operator, text=request.reason)
+    return *encode_run(run), "", reason.json, None, None, None, json.dumps(asdict(request)), started_at
+
+
+def decode_withdrawal(row: sa.Row[Any]) -> OpenWithdrawal:
+    return OpenWithdrawal(run=decode_run(row), request=ActionRequest(**json.loads(row.request)))
 
 
 def encode_registration(registered: RegisteredRun, registered_at: str) -> Values:

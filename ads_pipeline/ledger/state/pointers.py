@@ -1,4 +1,4 @@
-"""Reads what readers may see: warehouse pointers, publication statuses, and demotions that are not finished."""
+"""Reads what readers may see: warehouse pointers, publication statuses, and unfinished demotions and withdrawals."""
 
 from collections.abc import Iterable
 from datetime import date, datetime
@@ -15,6 +15,7 @@ from ads_pipeline.ledger.sql.ledger_values import (
     DayWindow,
     ExpectedContent,
     LoadRecord,
+    OpenWithdrawal,
     Pointer,
     PublicationStatus,
     StateFilter,
@@ -26,6 +27,7 @@ from ads_pipeline.ledger.sql.row_mapping import (
     decode_publication_status,
     decode_run,
     decode_verdict,
+    decode_withdrawal,
     encode_key,
     encode_run,
     key_literals,
@@ -125,9 +127,10 @@ _DAY_CHANGES: Final = f"""
 # Readers see the run of a load record now, because the published pointer of a success names it.
 _IS_SHOWN: Final = """COALESCE(
     status = 'success' AND availability = 'published' AND warehouse_pointer.run_id = load_records.run_id, FALSE)"""
-_OPEN_DEMOTIONS: Final = """
+_OPEN_REMOVALS: Final = """
     SELECT * FROM demotions
     WHERE source = :source AND query_name = :query_name AND logical_date BETWEEN :since AND :until
+        AND request IS {kind}
     ORDER BY started_at, source, customer_id, query_name, logical_date, run_id
     """
 READ_POINTERS: Final = select_given(warehouse_pointer)
@@ -241,5 +244,10 @@ class Publications:
 
     def open_demotions(self, window: DayWindow) -> list[Verdict]:
         """Return the verdicts of a query's open demotions, which are not recorded yet, oldest first."""
-        rows = database.fetch(self._engine, query_days(_OPEN_DEMOTIONS, window))
+        rows = database.fetch(self._engine, query_days(_OPEN_REMOVALS.format(kind="NULL"), window))
         return [decode_verdict(row, Outcome.REJECTED) for row in rows]
+
+    def open_withdrawals(self, window: DayWindow) -> list[OpenWithdrawal]:
+        """Return a query's withdrawals that are begun and not recorded yet, oldest first."""
+        rows = database.fetch(self._engine, query_days(_OPEN_REMOVALS.format(kind="NOT NULL"), window))
+        return list(map(decode_withdrawal, rows))

@@ -30,6 +30,16 @@ READ_OPEN_DEMOTIONS: Final = Statement(
     """,
 )
 _INSERT_DEMOTIONS: Final = insert(demotions, skip_present=True)
+# A verdict on a run replaces its withdrawal: the rows are removed all the same.
+DELETE_WITHDRAWALS: Final = Statement(
+    "replace_withdrawals",
+    RUN_COLUMNS,
+    """
+    DELETE FROM demotions
+    WHERE request IS NOT NULL AND (source, customer_id, query_name, logical_date, run_id) IN (SELECT source,
+        customer_id, query_name, logical_date, run_id FROM given)
+    """,
+)
 _DELETE_DEMOTIONS: Final = Statement(
     "delete_demotions",
     {**RUN_COLUMNS, "validation_id": "text"},
@@ -95,6 +105,7 @@ def _begin(transaction: LedgerTransaction, verdicts: Sequence[Verdict], cause: V
     demoting = [verdict for verdict in rejecting if verdict.run in current | readable | already_open]
     if not demoting:
         return []
+    DELETE_WITHDRAWALS.execute(connection, [encode_run(verdict.run) for verdict in demoting])
     _INSERT_DEMOTIONS.write(connection, (encode_demotion(verdict, transaction.at) for verdict in demoting))
     keys = {verdict.run.key for verdict in demoting}
     hidden = current | set(map(decode_run, READ_POINTERS.execute(connection, map(encode_key, keys))))

@@ -101,7 +101,7 @@ def _check_table(deployment: Deployment, planner: "ReconcilePlanner", table: "Wa
     for damaged in plan.damaged:
         yield _describe_damaged_file(table, damaged, plan, steps)
     for repair in plan.repairs:
-        if repair.kind not in {RepairKind.DEMOTE, RepairKind.RELOAD}:
+        if repair.kind not in {RepairKind.DEMOTE, RepairKind.WITHDRAW, RepairKind.RELOAD}:
             make_finding = make_error if repair.kind is RepairKind.REMOVE else make_warning
             yield make_finding(repair.key, repair.reason, steps.get(repair.key) or reconcile)
 
@@ -124,10 +124,10 @@ def _describe_damaged_file(
 
 
 def check_demotions(deployment: Deployment) -> Iterator[Finding]:
-    """Check that no demotion is unfinished: its rows are hidden, but the status is not yet failed."""
-    for run, started_at in deployment.ledger.list_unfinished_demotions():
+    """Check that no demotion or withdrawal is unfinished: its rows are hidden, but the status is still success."""
+    for run, started_at, action in deployment.ledger.list_unfinished_removals():
         make_finding = make_error if deployment.now - started_at > HOUR else make_warning
-        problem = f"its demotion began at {format_time(started_at)} and is not finished"
+        problem = f"its {action} began at {format_time(started_at)} and is not finished"
         yield make_finding(run, problem, _reconcile_command(run.key.query_name))
 
 
@@ -237,7 +237,7 @@ CHECKS: Final = (
         "tables", "the Delta tables hold what the ledger expects", check_tables, slow=True, peer=Peer.LAKE
     ),
     DeploymentCheck("days", "no day is blocked", check_days, describe=describe_days_that_need_you, limit=SLOW_LIMIT),
-    DeploymentCheck("demotions", "no demotion is unfinished", check_demotions),
+    DeploymentCheck("demotions", "no demotion or withdrawal is unfinished", check_demotions),
     DeploymentCheck("landings", "no interrupted landing left files", check_landings, peer=Peer.LAKE),
     DeploymentCheck("runs", "every open run is alive", check_runs),
     _DagsterCheck("dagster", "Dagster and the event log agree on finished runs", check_dagster),

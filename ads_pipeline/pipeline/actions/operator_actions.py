@@ -1,7 +1,7 @@
 """The table of operators' actions, their plans and reports, and the one execution of a plan.
 
 `action_preview` makes the plans. Execution follows the plan: a partition that changed in between is left alone.
-`demote_and_restore` and `rejudging` perform the actions that need Spark.
+`row_actions` and `rejudging` perform the actions that change rows of the warehouse.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -27,15 +27,16 @@ Target = PartitionKey | Parking
 class OperatorAction:
     """An action, the statuses in which it can change a partition, and what a target becomes.
 
-    `control` is the control action of the transition table. Actions that need Spark override a verdict instead.
-    Actions without statuses have an account or a query as their target.
+    `control` is the control action of the transition table. Other actions on partitions override a verdict.
+    Actions that change rows of the warehouse take all partitions at once, because a table file holds many. Actions
+    without statuses have an account or a query as their target.
     """
 
     name: str
     becomes: str
     control: Action | None = None
     statuses: frozenset[Status] = frozenset()
-    needs_spark: bool = False
+    changes_rows: bool = False
 
 
 _FAILED, _SUCCESS, _ANY = frozenset({Status.FAILED}), frozenset({Status.SUCCESS}), frozenset(Status)
@@ -56,11 +57,15 @@ REPROCESS: Final = OperatorAction(
     name="reprocess", becomes="{status}, requested", control=Action.REPROCESS, statuses=_SUCCESS
 )
 WITHDRAW: Final = OperatorAction(
-    name="withdraw", becomes="pending, hidden", control=Action.WITHDRAW, statuses=_SUCCESS
+    name="withdraw",
+    becomes="pending, nothing to read",
+    control=Action.WITHDRAW,
+    statuses=_SUCCESS,
+    changes_rows=True,
 )
-DEMOTE: Final = OperatorAction(name="demote", becomes="failed, nothing to read", statuses=_SUCCESS, needs_spark=True)
-RESTORE: Final = OperatorAction(name="restore", becomes="success from {run_id}", statuses=_ANY, needs_spark=True)
-REJUDGE: Final = OperatorAction(name="rejudge", becomes="{run_id} judged", statuses=_ANY, needs_spark=True)
+DEMOTE: Final = OperatorAction(name="demote", becomes="failed, nothing to read", statuses=_SUCCESS, changes_rows=True)
+RESTORE: Final = OperatorAction(name="restore", becomes="success from {run_id}", statuses=_ANY, changes_rows=True)
+REJUDGE: Final = OperatorAction(name="rejudge", becomes="{run_id} judged", statuses=_ANY, changes_rows=True)
 PARK: Final = OperatorAction(name="park", becomes="parked")
 RELEASE: Final = OperatorAction(name="release", becomes="fetched again")
 ACTIONS: Final = (
@@ -167,11 +172,11 @@ def execute(
 ) -> Report:
     """Execute a plan and report the result for each of its changes.
 
-    `perform` gets batches of one transaction each, which are logged as parts of the action. An action that needs
-    Spark is one batch. When the database fails, finished batches stay, and the others remain.
+    `perform` gets batches of one transaction each, which are logged as parts of the action. An action that changes
+    rows is one batch. When the database fails, finished batches stay, and the others remain.
     """
     rows: list[ResultRow] = []
-    size = len(plan.changes) if plan.action.needs_spark else PARTITIONS_PER_TRANSACTION
+    size = len(plan.changes) if plan.action.changes_rows else PARTITIONS_PER_TRANSACTION
     with report_progress(plan.action.name, len(plan.changes)) as advance:
         for start in range(0, len(plan.changes), size or 1):
             batch, part = plan.changes[start : start + size], request
@@ -180,7 +185,7 @@ def execute(
             try:
                 rows += perform(batch, part)
             except LedgerUnavailable as error:
-                if plan.action.needs_spark:
+                if plan.action.changes_rows:
                     raise
                 rows += [
                     ResultRow(target=row.target, result=Result.REMAINING, why=str(error))

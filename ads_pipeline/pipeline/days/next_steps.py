@@ -81,7 +81,7 @@ def next_steps(facts: PartitionFacts) -> tuple[Step, ...]:
         return _advise_on_blocked(facts, facts.blocked_by)
     match facts.status:
         case Status.SUCCESS if facts.demoting:
-            return (_step("finish the demotion: {}, or wait for the hourly reconcile", _reconcile(facts)),)
+            return (_step("finish the removal of its rows: {}, or wait for the hourly reconcile", _reconcile(facts)),)
         case Status.SUCCESS if facts.visible_run_id != facts.current_run_id:
             return (_advise_loading(facts),)
         case Status.SUCCESS:

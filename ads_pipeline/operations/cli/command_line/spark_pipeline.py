@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import cache
-
-from pyspark.sql import SparkSession
+from typing import Any
 
 from ads_pipeline.lake.raw.landing import RawRuns
 from ads_pipeline.lake.warehouse.replacement import Warehouse
@@ -26,7 +25,7 @@ def open_pipeline(settings: Settings, ledger: Ledger) -> Iterator[Pipeline]:
     with ExitStack() as stack:
 
         @cache
-        def start_spark() -> SparkSession:
+        def start_spark() -> Any:
             with nullcontext() if settings.log_format else quiet_start():
                 return stack.enter_context(spark_session(settings))
 

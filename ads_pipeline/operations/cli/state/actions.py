@@ -67,17 +67,20 @@ def run_action(settings: Settings, action: OperatorAction, selected: SelectedPar
 def _open_performer(
     settings: Settings, ledger: Ledger, action: OperatorAction, request: ActionRequest
 ) -> Iterator[Perform]:
-    if not action.needs_spark:
+    if not action.changes_rows:
         yield performer(action, ledger.actions)
         return
     from ads_pipeline.operations.cli.command_line.spark_pipeline import open_pipeline  # noqa: PLC0415 - they load Spark's client
-    from ads_pipeline.pipeline.actions.demote_and_restore import override_performer  # noqa: PLC0415 - see above
+    from ads_pipeline.pipeline.actions.row_actions import row_performer  # noqa: PLC0415 - see above
 
     with open_pipeline(settings, ledger) as pipeline:
         try:
-            yield override_performer(action, pipeline, ledger.states)
+            yield row_performer(action, pipeline, ledger.states)
         except AdsPipelineError:
-            what = f'action {request.action_id} was interrupted; "ads-pipeline reconcile" finishes what it started'
+            what = (
+                f"action {request.action_id} was interrupted: what it has hidden may stay in plain Delta until "
+                '"ads-pipeline reconcile", which finishes it'
+            )
             print(what, file=sys.stderr)  # noqa: T201 - for people
             raise
 
@@ -143,7 +146,7 @@ reprocess = _declare(
 withdraw = _declare(
     actions.WITHDRAW,
     SelectedPartitions,
-    """Hide successful partitions from readers at once, and set them to pending.
+    """Remove the rows of successful partitions for every reader, and set the partitions to pending.
 
     The verdict on the run stays: "state restore" publishes it again, and "state demote" rejects it.
     """,

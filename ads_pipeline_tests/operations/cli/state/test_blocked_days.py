@@ -14,8 +14,8 @@ from ads_pipeline.domain.days.conditions import CONDITIONS, Condition, GapReason
 from ads_pipeline.domain.days.readability import IN_PROGRESS_LIMIT
 from ads_pipeline.domain.transitions import Action
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.pipeline.actions.demote_and_restore import demote
-from ads_pipeline.pipeline.loading import Loader
+from ads_pipeline.pipeline.actions.row_actions import demote
+from ads_pipeline.pipeline.hidden_rows import HiddenRows
 from ads_pipeline_tests.ledger.builders import FakeClock, action_request
 from ads_pipeline_tests.operations.cli.running import CommandLine
 from ads_pipeline_tests.pipeline.builders import (
@@ -76,7 +76,7 @@ def leave_demoting(deployment: LocalDeployment, patch: pytest.MonkeyPatch) -> No
     run = seal_run(deployment, DAY)
     deployment.pipeline.judge_and_load([run])
     with patch.context() as context:
-        context.setattr(Loader, "remove_hidden_rows", _die)
+        context.setattr(HiddenRows, "remove", _die)
         with pytest.raises(RuntimeError):
             demote(deployment.pipeline, [run], action_request())
 

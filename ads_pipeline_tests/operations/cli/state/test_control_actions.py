@@ -80,7 +80,7 @@ def confirm_after(monkeypatch: pytest.MonkeyPatch, before: Change, *, agree: boo
         ("terminal", "--all", FAILED, "failed, 1 attempt", "failed, terminal"),
         ("terminal --clear", "--all", [MARKED], "failed, 1 attempt", "failed, not marked"),
         ("reprocess", "--all", SUCCESSFUL, "success, 3 rows", "success, requested"),
-        ("withdraw", "--all", SUCCESSFUL, "success, 3 rows", "pending, hidden"),
+        ("withdraw", "--all", SUCCESSFUL, "success, 3 rows", "pending, nothing to read"),
     ],
 )
 def test_preview_and_result_are_printed(

@@ -220,7 +220,7 @@ def test_unfinished_demotion_is_not_safe_to_read(empty_cli: CommandLine, ledger:
     result = explain(empty_cli)
     assert text_of(result, "safe to read") == "no"
     assert text_of(result, "readers see") == "nothing, because its rows are being withdrawn: bad in 1 row"
-    assert text_of(result, "next").startswith("finish the demotion: ads-pipeline reconcile")
+    assert text_of(result, "next").startswith("finish the removal of its rows: ads-pipeline reconcile")
 
 
 def test_control_actions_are_listed(empty_cli: CommandLine, ledger: Ledger) -> None:

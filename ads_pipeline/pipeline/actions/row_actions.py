@@ -1,7 +1,7 @@
-"""Performs the actions that override a verdict: demote the run readers see, restore an earlier run.
+"""Performs the actions that change rows of the warehouse: withdraw or demote the run readers see, restore another.
 
-Both are recorded as verdicts. The first transaction that changes something also logs the action. After a crash, an
-unfinished demotion remains, and `reconcile` finishes it.
+Demotions and restores are recorded as verdicts; the first transaction that changes something also logs the action.
+After a crash, an unfinished demotion or withdrawal remains, and `reconcile` finishes it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,6 +16,7 @@ from ads_pipeline.ledger.state.states import States
 from ads_pipeline.pipeline.actions.operator_actions import (
     DEMOTE,
     RESTORE,
+    WITHDRAW,
     OperatorAction,
     Perform,
     PlanRow,
@@ -23,14 +24,17 @@ from ads_pipeline.pipeline.actions.operator_actions import (
     ResultRow,
 )
 from ads_pipeline.pipeline.actions.rejudging import rejudge
+from ads_pipeline.pipeline.hidden_rows import describe_left_rows
 from ads_pipeline.pipeline.pipeline import Pipeline
 
 SUPERSEDED: Final = "a newer run was accepted in the meantime and stays current; preview the action again"
 STATE_CHANGED: Final = "it changed since the preview; preview the action again"
 
 
-def override_performer(action: OperatorAction, pipeline: Pipeline, states: States) -> Perform:
-    """Performs a demotion, a restore or another judgement. Partitions that changed since the preview stay."""
+def row_performer(action: OperatorAction, pipeline: Pipeline, states: States) -> Perform:
+    """Performs an action that changes rows. Partitions that changed since the preview stay."""
+    if action is WITHDRAW:
+        return lambda rows, request: withdraw(pipeline, [row.state for row in rows if row.state], request)
 
     def perform(rows: Sequence[PlanRow], request: ActionRequest) -> list[ResultRow]:
         if action is not DEMOTE:
@@ -47,6 +51,21 @@ def override_performer(action: OperatorAction, pipeline: Pipeline, states: State
         return [*override(pipeline, runs, request), *changed]
 
     return perform
+
+
+def withdraw(pipeline: Pipeline, states: Sequence[PartitionState], request: ActionRequest) -> list[ResultRow]:
+    """Hide runs from readers, delete their rows from the table, and set the partitions to pending."""
+    result = pipeline.withdrawing.withdraw([state.key for state in states], request, expected=states)
+    return [
+        *(ResultRow(target=key, result=Result.DONE) for key in result.withdrawn),
+        *(ResultRow(target=key, result=Result.UNCHANGED) for key in result.unchanged),
+        *(_remaining(key, STATE_CHANGED) for key in result.replaced),
+        *(_remaining(key, error.problem) for key, error in result.refused.items()),
+        *(
+            ResultRow(target=key, result=Result.UNFINISHED, why=describe_left_rows(error))
+            for key, error in result.left.items()
+        ),
+    ]
 
 
 def demote(pipeline: Pipeline, runs: Sequence[Run], request: ActionRequest) -> list[ResultRow]:
