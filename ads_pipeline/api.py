@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ads_pipeline.domain.partition import PartitionKey, Run
     from ads_pipeline.domain.run_snapshots import RunEventStore
     from ads_pipeline.domain.sealed_run import SealedRun
-    from ads_pipeline.orchestration.location.code_location import build_definitions
+    from ads_pipeline.orchestration.location.own_project import build_definitions
     from ads_pipeline.pipeline.readers import Readers
     from ads_pipeline.settings.environment import Settings, read_settings
     from ads_pipeline.validation.contract_models import Row
@@ -51,7 +51,7 @@ _MODULES: Final = {
     "RunEventStore": "domain.run_snapshots",
     "SealedRun": "domain.sealed_run",
     "Settings": "settings.environment",
-    "build_definitions": "orchestration.location.code_location",
+    "build_definitions": "orchestration.location.own_project",
     "read_settings": "settings.environment",
 }
 

@@ -17,12 +17,12 @@ from hypothesis.strategies import integers, sampled_from, text
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
-from ads_pipeline.api import build_definitions
 from ads_pipeline.domain.days.materialization_status import FreshnessPolicy, Tenancy
 from ads_pipeline.domain.errors import BadName, BadSettings
 from ads_pipeline.domain.fetching.quota import QuotaLimits
 from ads_pipeline.domain.quoting import printable
 from ads_pipeline.operations.cli.main import app
+from ads_pipeline.orchestration.location.code_location import build_location
 from ads_pipeline.settings import environment as settings_module
 from ads_pipeline.settings.environment import (
     HOME_FORM,
@@ -744,7 +744,7 @@ def test_interval_of_searches_for_sealed_runs(values: dict[str, str], seconds: i
     """In a bucket each search is billed."""
     read = read_settings({QUERIES: str(DEFAULT_QUERIES_FILE), **values})
     assert read.arrival_interval == timedelta(seconds=seconds)
-    sensors = build_definitions(read).sensors or []
+    sensors = build_location(read).sensors or []
     assert [each.minimum_interval_seconds for each in sensors if each.name == "raw_arrivals"] == [seconds - 1]
 
 

@@ -12,6 +12,7 @@ from ads_pipeline.ledger import migrations
 from ads_pipeline.ledger.sql import database
 from ads_pipeline.settings.query_file import DEFAULT_QUERIES_FILE
 
+LOAD = "from ads_pipeline.definitions import defs; defs()"
 CLI = "from ads_pipeline.operations.cli.main import main; main()"
 REPORT = """
 import atexit, sys
@@ -59,7 +60,7 @@ def test_list_of_states_loads_only_the_database(tmp_path: Path) -> None:
 
 def test_definitions_load_no_engine(tmp_path: Path) -> None:
     """Dagster's definitions load no engine, no client and no command line; steps load what they use."""
-    loaded = find_loaded(tmp_path, "import ads_pipeline.definitions")
+    loaded = find_loaded(tmp_path, LOAD)
     assert "dagster" in loaded
     others = {
         "alembic",
@@ -79,7 +80,7 @@ def test_own_contracts_load_pandera(tmp_path: Path) -> None:
     text = DEFAULT_QUERIES_FILE.read_text(encoding="utf-8")
     (tmp_path / "google_apis.yaml").write_text(f"contracts: own.py\n{text}")
     (tmp_path / "own.py").write_text("from ads_pipeline.validation.contract_models import Row\nCONTRACTS = {}\n")
-    assert "pandera" in find_loaded(tmp_path, "import ads_pipeline.definitions")
+    assert "pandera" in find_loaded(tmp_path, LOAD)
 
 
 def test_stated_revision_is_the_newest_script() -> None:

@@ -160,7 +160,8 @@ def build_readable_check(
             rules = DayRules.read(ledger, settings, now=now)
             described = describe_days(ledger, keys, rules)
             not_passed = {key: day for key, day in described.items() if not day.entry.is_fine}
-            return rules, described, find_next_commands(ledger, not_passed, settings.retry_policy)
+            commands = find_next_commands(ledger, not_passed, settings.retry_policy)
+            return rules, described, {key: settings.command(command) for key, command in commands.items()}
 
         rules, described, commands = step_resources.ledger.read_at_once(read)
         asset = names.warehouse(name)

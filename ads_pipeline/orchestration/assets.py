@@ -20,7 +20,6 @@ from ads_pipeline.settings.environment import Settings
 from ads_pipeline.settings.query_file import Query
 from ads_pipeline.validation.contract_registry import Contracts
 
-OWNERS: Final = ["team:ads-data"]
 RAW_DESCRIPTION: Final = (
     "The reports of `{}` that extractors delivered, one run for each customer and day. Materializing a partition "
     "registers its newest runs in the ledger. The check `valid` then accepts or rejects them."
@@ -35,6 +34,7 @@ WAREHOUSE_DESCRIPTION: Final = (
 
 def build_assets(
     names: Names,
+    labels: catalog.Labels,
     name: str,
     query: Query,
     settings: Settings,
@@ -46,10 +46,10 @@ def build_assets(
     shared: dict[str, Any] = {
         "partitions_def": partitions,
         "backfill_policy": dg.BackfillPolicy.multi_run(max_partitions_per_run=MAX_PARTITIONS),
-        "owners": OWNERS,
+        "owners": labels.owners,
         "code_version": query.schema_version,
         "io_manager_key": names.name(IO_MANAGER.text),
-        "tags": {names.tag(QUERY_TAG): name},
+        "tags": {**labels.tags, names.tag(QUERY_TAG): name},
     }
     metadata = catalog.describe_tables(name, query, contracts) | catalog.describe_report(settings)
     raw = _build_raw(

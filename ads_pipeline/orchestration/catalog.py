@@ -3,7 +3,8 @@
 It also describes the columns and the location of each query's tables.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
 
@@ -31,6 +32,17 @@ BASIS_TAG: Final = "ads_pipeline/report_basis"  # of a materialization: what the
 STATUS: Final = "partition_status"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Labels:
+    """What the catalogue shows of each asset beside its description."""
+
+    owners: Sequence[str] = ()
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+
+TEAM: Final = Labels(owners=["team:ads-data"])  # of the code location of the package
+
+
 def describe_tables(name: str, query: Query, contracts: Contracts) -> dict[str, Any]:
     """The columns of a query's rows, as its contract declares them."""
     rules = contracts.rules(name, query.schema_version)
@@ -52,7 +64,9 @@ def describe_report(settings: Settings) -> dict[str, Any]:
     return {"report": dg.MetadataValue.path(report_path(settings))}
 
 
-def build_external_assets(names: Names, query_names: Sequence[str], settings: Settings) -> list[dg.AssetSpec]:
+def build_external_assets(
+    names: Names, labels: Labels, query_names: Sequence[str], settings: Settings
+) -> list[dg.AssetSpec]:
     """The source that is fetched from, and the status file that the job `reconcile` writes."""
     return [
         dg.AssetSpec(
@@ -64,6 +78,8 @@ def build_external_assets(names: Names, query_names: Sequence[str], settings: Se
             ),
             metadata=describe_report(settings),
             kinds={"googleads"},
+            owners=labels.owners,
+            tags=labels.tags,
         ),
         dg.AssetSpec(
             names.key(STATUS),
@@ -76,11 +92,15 @@ def build_external_assets(names: Names, query_names: Sequence[str], settings: Se
             ),
             metadata=describe_report(settings) | {"dagster/uri": settings.status_file},
             kinds={"parquet"},
+            owners=labels.owners,
+            tags=labels.tags,
         ),
     ]
 
 
-def build_report(names: Names, query_names: Sequence[str], settings: Settings, *, now: Clock) -> dg.AssetsDefinition:
+def build_report(
+    names: Names, labels: Labels, query_names: Sequence[str], settings: Settings, *, now: Clock
+) -> dg.AssetsDefinition:
     @dg.asset(
         key=names.key(REPORT),
         deps=[names.warehouse(name) for name in query_names],
@@ -89,10 +109,12 @@ def build_report(names: Names, query_names: Sequence[str], settings: Settings, *
             "One HTML page that shows which days are safe to read and what needs an operator. The metadata of the "
             "last materialization has its path and the days that need you. "
             f"The sensor `{names.name('report_changes')}` renews it when something has changed; so does "
-            "`ads-pipeline report`."
+            f"`{settings.command('ads-pipeline report')}`."
         ),
         metadata=describe_report(settings),
         kinds={"html"},
+        owners=labels.owners,
+        tags=labels.tags,
         required_resource_keys=names.require(STEP_RESOURCES),
     )
     def report(context: dg.AssetExecutionContext) -> dg.MaterializeResult[Any]:
@@ -109,7 +131,7 @@ def build_report(names: Names, query_names: Sequence[str], settings: Settings, *
             metadata={
                 "days_that_need_you": dg.MetadataValue.table(_list_work(content), schema=WORK_SCHEMA),
                 "summary": summarize(content),
-                "next_command": f"ads-pipeline state why {content.source}/CUSTOMER/QUERY/DAY",
+                "next_command": settings.command(f"ads-pipeline state why {content.source}/CUSTOMER/QUERY/DAY"),
                 "days": dg.MetadataValue.json(days),
                 "report": dg.MetadataValue.path(path),
             },

@@ -70,7 +70,7 @@ def evaluate_complete(
         **{label: str(each) for label, each in counts.items()},
     }
     if days:
-        metadata["next_command"] = f"ads-pipeline state inspect --query {name}"
+        metadata["next_command"] = settings.command(f"ads-pipeline state inspect --query {name}")
     if single := first_days.describe_single([name], apis.start_date):
         metadata["not_expected"] = "\n".join(single[:MAX_SINGLE])
     needed = sum(day.condition in NEEDS_OPERATOR for _key, day in days)

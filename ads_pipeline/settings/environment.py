@@ -148,6 +148,11 @@ class Settings:
     google_ads: str | None = field(default=None, repr=False)  # env or a path; None: extractors run elsewhere
     sample_text: bool = False  # whether reasons quote texts of payloads, which may be personal data
     access_by_umask: bool = False
+    invocation: str = ""  # before each command that is printed: variables, where the environment has none
+
+    def command(self, text: str) -> str:
+        """A command of `ads-pipeline` as it works in any shell; empty for none."""
+        return f"{self.invocation}{text}" if text else ""
 
     @property
     def database_url(self) -> str:

@@ -10,19 +10,20 @@ from typing import Any
 
 import pytest
 
-from ads_pipeline.api import build_definitions
 from ads_pipeline.domain.errors import BadSettings
 from ads_pipeline.google_ads import configuration
 from ads_pipeline.google_ads.loopback.credentials import KEY_FILE
 from ads_pipeline.google_ads.loopback.loopback_process import ROOTS, LoopbackServer
+from ads_pipeline.orchestration.location.code_location import build_location
 from ads_pipeline.orchestration.runs.origin_files import origin_files
 from ads_pipeline.settings.environment import read_settings
 
 LOAD = """
 import sys
 from ads_pipeline.definitions import defs
+loaded = defs()
 print("google.ads" in sys.modules, "ads_pipeline.google_ads.client" in sys.modules)
-print(*sorted(job.name for job in defs.resolve_all_job_defs() if not job.name.startswith("_")))
+print(*sorted(job.name for job in loaded.resolve_all_job_defs() if not job.name.startswith("_")))
 """
 
 
@@ -63,7 +64,7 @@ def test_waiting_process_is_outdated_by_new_credentials(tmp_path: Path, server: 
     settings = read_settings(
         {"ADS_PIPELINE_HOME": str(tmp_path), "ADS_PIPELINE_GOOGLE_ADS": str(server.configuration)}
     )
-    build_definitions(settings)
+    build_location(settings)
     folder = server.configuration.parent
     expected = {
         settings.queries_file,
@@ -82,7 +83,7 @@ def mistakes(monkeypatch: pytest.MonkeyPatch, home: Path, setting: str, **enviro
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(BadSettings) as caught:
-        build_definitions(read_settings({"ADS_PIPELINE_HOME": str(home), "ADS_PIPELINE_GOOGLE_ADS": setting}))
+        build_location(read_settings({"ADS_PIPELINE_HOME": str(home), "ADS_PIPELINE_GOOGLE_ADS": setting}))
     return str(caught.value)
 
 

@@ -28,8 +28,8 @@ from dagster._utils.schedules import cron_string_iterator
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from ads_pipeline.api import build_definitions
 from ads_pipeline.operations.cli.main import app
+from ads_pipeline.orchestration.location.code_location import build_location
 from ads_pipeline.settings.environment import Settings, read_settings
 from ads_pipeline_tests.healing import simulated_clock
 from ads_pipeline_tests.healing.interruptions import CURSORS, Interruptions
@@ -279,7 +279,7 @@ def main() -> None:
     _start_spark()
     with open_instance(settings.home) as instance:
         interruptions = Interruptions(settings.home)
-        worker = Worker(settings, build_definitions(settings), instance, interruptions)
+        worker = Worker(settings, build_location(settings), instance, interruptions)
         print(json.dumps({"ready": True}), file=answers)
         for line in sys.stdin:
             try:

@@ -29,8 +29,10 @@ def run_backfill(partition: str) -> dict[str, Any]:
     tags = {f"dagster/asset_partition_range_{end}": partition for end in ("start", "end")}
     with dg.DagsterInstance.get() as instance:
         instance.add_dynamic_partitions(CUSTOMERS, [partition.partition("|")[0]])
-        result = defs.resolve_implicit_global_asset_job_def().execute_in_process(
-            instance=instance, asset_selection=ASSETS, tags=tags, raise_on_error=False
+        result = (
+            defs()
+            .resolve_implicit_global_asset_job_def()
+            .execute_in_process(instance=instance, asset_selection=ASSETS, tags=tags, raise_on_error=False)
         )
         return {
             "success": result.success,

@@ -16,11 +16,11 @@ from dagster._core.storage.partition_status_cache import get_and_update_asset_st
 from dagster._utils.env import environ
 from pyspark.sql import SparkSession
 
-from ads_pipeline.api import build_definitions
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.run_events import EventOrigin
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.orchestration.event_storage.instance_storage import BATCH_SIZE, InstanceStorage
+from ads_pipeline.orchestration.location.code_location import build_location
 from ads_pipeline.orchestration.naming.names import Names
 from ads_pipeline.orchestration.partitions import CUSTOMERS, define_partitions
 from ads_pipeline.orchestration.resources import (
@@ -143,7 +143,7 @@ def open_location(
     with Ledger.opened(settings.database_url) as ledger, opened as used:
         deployment = LocalDeployment(home=home, spark=spark, ledger=ledger)
         options: dict[str, Any] = {"now": clock} if clock else {}
-        defs = build_definitions(settings, source_factory=source_factory, key_prefix=names.prefix, **options)
+        defs = build_location(settings, source_factory=source_factory, names=names, **options)
         yield Location(deployment=deployment, settings=settings, defs=defs, instance=used, names=names)
 
 

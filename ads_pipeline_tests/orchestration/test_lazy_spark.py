@@ -11,7 +11,7 @@ import pytest
 from dagster_pyspark import LazyPySparkResource
 from pyspark.sql import SparkSession
 
-from ads_pipeline.api import build_definitions
+from ads_pipeline.orchestration.location.code_location import build_location
 from ads_pipeline.settings.environment import read_settings
 from ads_pipeline_tests.operations.cli.running import CommandLine
 from ads_pipeline_tests.orchestration.builders import Location, open_location
@@ -23,7 +23,7 @@ import dagster as dg
 from pyspark import SparkContext
 from ads_pipeline.definitions import defs
 for name in ("reconcile", "maintenance"):
-    assert defs.resolve_job_def(name).execute_in_process(instance=dg.DagsterInstance.ephemeral()).success
+    assert defs().resolve_job_def(name).execute_in_process(instance=dg.DagsterInstance.ephemeral()).success
 assert SparkContext._gateway is None
 """
 
@@ -55,7 +55,7 @@ def location(tmp_path: Path, spark: SparkSession, builder: Builder) -> Iterator[
             [seal_run(opened.deployment, key(1)), seal_invalid_run(opened.deployment, key(2))]
         )
         settings = replace(opened.settings, spark=f"{BUILDER}:build")
-        yield replace(opened, settings=settings, defs=build_definitions(settings))
+        yield replace(opened, settings=settings, defs=build_location(settings))
 
 
 def execute(location: Location, job: str) -> None:
@@ -93,7 +93,7 @@ def test_jobs_of_an_empty_deployment_start_no_jvm(tmp_path: Path) -> None:
 def test_session_of_spark_connect_comes_from_dagster_pyspark(tmp_path: Path) -> None:
     """Its resource builds the session from options alone."""
     settings = read_settings({"ADS_PIPELINE_HOME": str(tmp_path), "ADS_PIPELINE_SPARK": "sc://spark.example:15002"})
-    resources = build_definitions(settings).resources or {}
+    resources = build_location(settings).resources or {}
     with dg.build_resources({"pyspark": resources["pyspark"]}) as opened:
         assert type(opened.pyspark) is LazyPySparkResource
         assert opened.pyspark.spark_config["spark.remote"] == settings.spark

@@ -231,7 +231,7 @@ def test_later_step_of_a_run_with_expired_lease_is_refused(location: Location) -
 WORKER = """
 import os, signal, sys, threading, warnings
 import dagster as dg
-from ads_pipeline.api import build_definitions
+from ads_pipeline.orchestration.location.code_location import build_location
 from ads_pipeline.ledger.sql import database
 from ads_pipeline.ledger.state.load_recorder import Loads
 from ads_pipeline.ledger.state.verdicts import Verdicts
@@ -264,7 +264,7 @@ for line in sys.stdin:
     stop_at_first_call(Verdicts if method == "record" else Loads, method)
     settings = read_settings({"ADS_PIPELINE_HOME": home, "ADS_PIPELINE_SPARK": "local[2]"})
     with dg.DagsterInstance.from_config(home) as instance:
-        result = build_definitions(settings).resolve_implicit_global_asset_job_def().execute_in_process(
+        result = build_location(settings).resolve_implicit_global_asset_job_def().execute_in_process(
             instance=instance,
             asset_selection=Names().assets([query]),
             tags=range_tags(Names(), [query], partition, partition, why="test"),

@@ -9,8 +9,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ads_pipeline.api import build_definitions
 from ads_pipeline.domain.errors import BadName
+from ads_pipeline.orchestration.location.code_location import build_location
 from ads_pipeline.orchestration.naming.names import Names
 from ads_pipeline.settings.environment import read_settings
 
@@ -74,7 +74,7 @@ def test_no_name_lacks_the_prefix(tmp_path: Path) -> None:
     settings = read_settings(
         {"ADS_PIPELINE_HOME": str(tmp_path), "ADS_PIPELINE_GOOGLE_ADS": str(credentials)},
     )
-    found, plain = (sorted(list_names(build_definitions(settings, key_prefix=prefix))) for prefix in ((PREFIX,), ()))
+    found, plain = (sorted(list_names(build_location(settings, names=Names(prefix)))) for prefix in ((PREFIX,), ()))
     assert [each for each in found if each[1] != PREFIX and not each[1].startswith(f"{PREFIX}__")] == []
     assert len(found) == len(plain)
     kinds = {"asset", "group", "tag", "partitions", "check", "sensor", "schedule", "resource", "job", "op", "pool"}

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from ads_pipeline.api import build_definitions
 from ads_pipeline.domain.errors import BadSettings
 from ads_pipeline.domain.partition import Run
+from ads_pipeline.orchestration.location.code_location import build_location
 from ads_pipeline.orchestration.naming.names import Names
 from ads_pipeline.settings.environment import Settings, read_settings
 from ads_pipeline.settings.query_file import DEFAULT_QUERIES_FILE
@@ -121,7 +121,7 @@ def test_definitions_refuse_a_query_without_a_fitting_contract(
     """The message names the line in the query file, and the mistake."""
     settings = settings_for(directory, f"contracts: own.py\n{query_text(GAQL)}", contracts)
     with pytest.raises(BadSettings, match=mistake) as error:
-        build_definitions(settings)
+        build_location(settings)
     assert re.search(r"queries\.yaml:[46] (contracts|queries\.network_daily): ", str(error.value))
 
 

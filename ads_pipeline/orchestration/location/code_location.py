@@ -9,9 +9,7 @@ from typing import Any
 
 import dagster as dg
 
-from ads_pipeline.domain.log_lines import configure_logging
 from ads_pipeline.google_ads.configuration import ClientConfiguration, check_installation, read_configuration
-from ads_pipeline.lake.storage.durable_files import leave_access_to_umask
 from ads_pipeline.ledger.control.control_actions import ControlActions
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.sql.database import Engine
@@ -19,11 +17,11 @@ from ads_pipeline.ledger.write_steps.transactions import Clock
 from ads_pipeline.orchestration import resources
 from ads_pipeline.orchestration.asset_checks import build_readable_check, build_valid_check
 from ads_pipeline.orchestration.assets import build_assets
-from ads_pipeline.orchestration.catalog import build_external_assets, build_report
+from ads_pipeline.orchestration.catalog import TEAM, Labels, build_external_assets, build_report
 from ads_pipeline.orchestration.complete_check import build_complete_check
 from ads_pipeline.orchestration.fetching import build_fetching_source
 from ads_pipeline.orchestration.io_manager import IO_MANAGER, PartitionStateIOManager
-from ads_pipeline.orchestration.naming.names import Names
+from ads_pipeline.orchestration.naming.names import UNPREFIXED, Names
 from ads_pipeline.orchestration.partitions import define_partitions
 from ads_pipeline.orchestration.resources import (
     CONTROL_ACTIONS,
@@ -44,7 +42,7 @@ from ads_pipeline.orchestration.runs.lost_lease import end_on_loss
 from ads_pipeline.orchestration.runs.origin_files import note_origin
 from ads_pipeline.orchestration.schedules import build_schedules
 from ads_pipeline.orchestration.sensors.sensor_list import build_sensors
-from ads_pipeline.settings.environment import Settings, read_settings
+from ads_pipeline.settings.environment import Settings
 from ads_pipeline.settings.query_file import DEFAULT_QUERIES_FILE
 from ads_pipeline.validation.contract_registry import read_contracts
 
@@ -53,40 +51,43 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
-def build_definitions(
-    settings: Settings | None = None,
+def build_location(
+    settings: Settings,
     *,
+    names: Names = UNPREFIXED,
+    labels: Labels = TEAM,
+    # The steps of a run share one process: one Spark session, one lease, and the seals that were read.
+    executor: dg.ExecutorDefinition | None = dg.in_process_executor,
     now: Clock = _now,
     source_factory: SourceFactory | None = None,
-    key_prefix: tuple[str, ...] = (),
 ) -> dg.Definitions:
-    """Build all definitions from the given settings, or from the environment.
+    """Build all definitions of a deployment. Nothing is called, and nothing else in the process changes.
 
-    Raises BadSettings when extraction is on and the client or its credentials are missing. Nothing is called.
+    Raises BadSettings when extraction is on and the client or its credentials are missing.
     """
-    resolved = settings or read_settings(os.environ)
-    leave_access_to_umask(leave=resolved.access_by_umask)
-    configure_logging(resolved.log_format)
-    note_origin([resolved.queries_file, resolved.home / DEFAULT_QUERIES_FILE.name])
-    configuration = _read_client_configuration(resolved)
+    note_origin([settings.queries_file, settings.home / DEFAULT_QUERIES_FILE.name])
+    configuration = _read_client_configuration(settings)
     if configuration is not None:
         source_factory = source_factory or build_fetching_source(configuration)
     factory = source_factory or resources.build_external_source
-    names, queries = Names(key_prefix), list(resolved.google_apis.queries)
-    partitions = define_partitions(names, resolved.google_apis.start_date)
+    queries = list(settings.google_apis.queries)
+    partitions = define_partitions(names, settings.google_apis.start_date)
     with warnings.catch_warnings():
         # Partitioned checks and backfill policies are beta features; the pinned Dagster version has them.
         warnings.simplefilter("ignore", dg.BetaWarning)
         warnings.simplefilter("ignore", dg.PreviewWarning)
-        assets = [*_build_query_assets(names, resolved, partitions), build_report(names, queries, resolved, now=now)]
-        external = build_external_assets(names, queries, resolved)
+        assets = [
+            *_build_query_assets(names, labels, settings, partitions),
+            build_report(names, labels, queries, settings, now=now),
+        ]
+        external = build_external_assets(names, labels, queries, settings)
         sensors = build_sensors(
             names,
             partitions,
             queries,
-            arrival_interval=resolved.arrival_interval,
+            arrival_interval=settings.arrival_interval,
             fetches=configuration is not None,
-            has_webhook=resolved.webhook is not None,
+            has_webhook=settings.webhook is not None,
             now=now,
         )
         return dg.Definitions(
@@ -94,9 +95,8 @@ def build_definitions(
             asset_checks=_build_checks(names, queries, partitions),
             sensors=sensors,
             schedules=build_schedules(names, queries, configuration),
-            resources=_build_resources(names, resolved, factory),
-            # The steps of a run share one process: one Spark session, one lease, and the seals that were read.
-            executor=dg.in_process_executor,
+            resources=_build_resources(names, settings, factory),
+            executor=executor,
         )
 
 
@@ -113,14 +113,14 @@ def _read_client_configuration(settings: Settings) -> ClientConfiguration | None
 
 
 def _build_query_assets(
-    names: Names, settings: Settings, partitions: dg.MultiPartitionsDefinition
+    names: Names, labels: Labels, settings: Settings, partitions: dg.MultiPartitionsDefinition
 ) -> list[dg.AssetsDefinition]:
     apis = settings.google_apis
     contracts = read_contracts(settings.queries_file, apis)
     return [
         asset
         for name, query in apis.queries.items()
-        for asset in build_assets(names, name, query, settings, partitions=partitions, contracts=contracts)
+        for asset in build_assets(names, labels, name, query, settings, partitions=partitions, contracts=contracts)
     ]
 
 

@@ -17,7 +17,7 @@ from ads_pipeline.ledger.events.snapshots import Follower
 from ads_pipeline.operations.report.writing import report_path
 from ads_pipeline.orchestration.asset_checks import check_keys
 from ads_pipeline.orchestration.catalog import REPORT
-from ads_pipeline.orchestration.naming.names import Names
+from ads_pipeline.orchestration.naming.names import UNPREFIXED
 from ads_pipeline.orchestration.partitions import CUSTOMERS, find_invalid_customers
 from ads_pipeline.orchestration.resources import build_sensor_resources, open_ledger_engine
 from ads_pipeline.orchestration.runs.ended_runs import close_finished_runs
@@ -25,7 +25,6 @@ from ads_pipeline.orchestration.runs.run_tags import range_tags
 from ads_pipeline.settings.environment import Settings
 
 QUIET: Final[dict[str, Any]] = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
-NAMES: Final = Names()
 
 
 def run_demo(defs: dg.Definitions, settings: Settings, arguments: Sequence[str]) -> None:
@@ -35,7 +34,7 @@ def run_demo(defs: dg.Definitions, settings: Settings, arguments: Sequence[str])
     """
     since, until, *queries = arguments
     with open_ledger_engine(settings) as engine:
-        resources = build_sensor_resources(settings, NAMES, engine)
+        resources = build_sensor_resources(settings, UNPREFIXED, engine)
         unjudged = resources.sealed_runs.find_unjudged(
             source=resources.source_name, since=parse_date(since), until=parse_date(until)
         )
@@ -48,13 +47,13 @@ def run_demo(defs: dg.Definitions, settings: Settings, arguments: Sequence[str])
         customers = [name for name in known if name not in find_invalid_customers(known)]
         for name in queries:
             started = time.monotonic()
-            tags = range_tags(NAMES, [name], f"{customers[0]}|{since}", f"{customers[-1]}|{until}", why="demo")
-            result = _execute(defs, instance, NAMES.assets([name]), tags)
+            tags = range_tags(UNPREFIXED, [name], f"{customers[0]}|{since}", f"{customers[-1]}|{until}", why="demo")
+            result = _execute(defs, instance, UNPREFIXED.assets([name]), tags)
             _close_runs(instance, settings)
             _stop_after_failure(result, name)
             sys.stdout.write(f"{name}, {time.monotonic() - started:.0f} s: {_describe_result(result, name)}\n")
             sys.stdout.flush()
-        _stop_after_failure(_execute(defs, instance, [NAMES.key(REPORT)], {}), "report")
+        _stop_after_failure(_execute(defs, instance, [UNPREFIXED.key(REPORT)], {}), "report")
     sys.stdout.write(f"report of all days: {report_path(settings)}\n")
 
 
@@ -74,7 +73,7 @@ def _stop_after_failure(result: dg.ExecuteInProcessResult, subject: str) -> None
 def _close_runs(instance: dg.DagsterInstance, settings: Settings) -> None:
     """Close the finished runs in the event log. No daemon runs the sensor `run_completion` here."""
     with open_ledger_engine(settings) as engine:
-        events = build_sensor_resources(settings, NAMES, engine).events
+        events = build_sensor_resources(settings, UNPREFIXED, engine).events
         list(close_finished_runs(instance, events))
         Follower(events).catch_up()
 
@@ -93,7 +92,7 @@ def _execute(
 
 def _describe_result(result: dg.ExecuteInProcessResult, query_name: str) -> str:
     """Count the partitions that the check `readable` failed."""
-    readable = check_keys(NAMES, query_name)[1]
+    readable = check_keys(UNPREFIXED, query_name)[1]
     shown = [each for each in result.get_asset_check_evaluations() if each.asset_check_key == readable]
     failed = [each for each in shown if not each.passed]
     counted = count_unreadable(len(failed), len(shown))

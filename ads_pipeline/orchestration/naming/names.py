@@ -73,3 +73,6 @@ class Names:
         """The resource of this deployment that the context of a definition has."""
         found: _T = getattr(context.resources, self.name(resource.text))
         return found
+
+
+UNPREFIXED: Final = Names()

@@ -115,11 +115,19 @@ def load_all(module: str) -> tuple[Command, Collection[Path]]:
     from ads_pipeline.orchestration.runs import used_by_steps  # noqa: F401, PLC0415 - only this process
     from ads_pipeline.orchestration.runs.origin_files import origin_files  # noqa: PLC0415 - for `files`
 
+    lazy = type(dg.definitions(_define_nothing))  # Dagster does not export the class
     for value in list(vars(importlib.import_module(module)).values()):
-        if isinstance(value, dg.Definitions):
-            value.get_repository_def()
+        loaded = value() if isinstance(value, lazy) else value
+        if isinstance(loaded, dg.Definitions):
+            loaded.get_repository_def()
     command = load_command()
     return command, {*origin_files(), *_find_module_files()}
+
+
+def _define_nothing() -> Any:
+    import dagster as dg  # noqa: PLC0415 - see `load_all`
+
+    return dg.Definitions()
 
 
 def load_command() -> Command:

@@ -20,9 +20,7 @@ from ads_pipeline.pipeline.extraction.held_requests import describe_holds, limit
 from ads_pipeline.pipeline.retry_scheduling import RetryScheduler
 
 MAX_PARTITIONS_IN_PROGRESS: Final = 2_000  # partitions that this sensor has in unfinished runs
-EXTERNAL_SOURCE: Final = (
-    "New failures with a scheduled retry: %d. Your own extractors fetch; to list what is due: ads-pipeline state due"
-)
+EXTERNAL_SOURCE: Final = "New failures with a scheduled retry: %d. Your own extractors fetch; to list what is due: %s"
 
 
 def build_retry_sensor(
@@ -43,8 +41,9 @@ def build_retry_sensor(
         control_actions = names.find(context, CONTROL_ACTIONS)
         policy, source, today = sensor_resources.settings.retry_policy, sensor_resources.source_name, now().date()
         if not sensor_resources.source.fetches:
+            due = sensor_resources.settings.command("ads-pipeline state due")
             return dg.SensorResult(
-                skip_reason=EXTERNAL_SOURCE % control_actions.schedule_failures(policy, today=today)
+                skip_reason=EXTERNAL_SOURCE % (control_actions.schedule_failures(policy, today=today), due)
             )
         scheduler = RetryScheduler(ledger=sensor_resources.ledger, policy=policy, source=source, today=today)
         claimed = sensor_resources.ledger.retry_queue.count_claimed(source, today)
