@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ads_pipeline.domain.partition import PartitionKey, Run
     from ads_pipeline.domain.run_snapshots import RunEventStore
     from ads_pipeline.domain.sealed_run import SealedRun
+    from ads_pipeline.orchestration.location.component import AdsPipelineComponent
     from ads_pipeline.orchestration.location.own_project import build_definitions
     from ads_pipeline.pipeline.readers import Readers
     from ads_pipeline.settings.environment import Settings, read_settings
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ENUM",
+    "AdsPipelineComponent",
     "AdsPipelineError",
     "PartitionKey",
     "Readers",
@@ -43,6 +45,7 @@ __all__ = [
 
 _MODULES: Final = {
     "ENUM": "validation.contract_rules",
+    "AdsPipelineComponent": "orchestration.location.component",
     "AdsPipelineError": "domain.errors",
     "PartitionKey": "domain.partition",
     "Readers": "pipeline.readers",
@@ -60,6 +63,11 @@ def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"ads_pipeline.{_MODULES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    """The loaded names, and the component. `dg` loads every name that it sees here, with each of its commands."""
+    return sorted({*globals(), "AdsPipelineComponent"})
 
 
 def land(
