@@ -23,6 +23,10 @@ RULES: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
         frozenset({"pyspark", "pyarrow", "duckdb"}),
         frozenset({"domain", "lake.storage", "lake.warehouse"}),
     ),
+    "lake.completeness": (
+        frozenset({"pyarrow", "deltalake"}),
+        frozenset({"domain", "lake.storage", "lake.warehouse"}),
+    ),
     # A payload is read as the format of a sealed run says. The module that the query file names has a computed name.
     "validation": (
         frozenset({"pyspark", "py4j", "pyarrow", "numpy", "pandera", "a computed name"}),

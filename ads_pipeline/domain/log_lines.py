@@ -31,6 +31,7 @@ class LogEvent(StrEnum):
     COMMIT_RETRIED = "commit.retried"
     FILES_DAMAGED = "table.files_damaged"
     STATISTICS_REMOVED = "table.statistics_removed"
+    DAYS_BEHIND = "days.behind"
     REPAIRED = "reconcile.repaired"
     ACTION_EXECUTED = "action.executed"
     FETCHES_FAILED = "fetches.failed"
@@ -61,6 +62,10 @@ LOG_EVENTS: Final[Mapping[LogEvent, tuple[int, str]]] = {
     LogEvent.STATISTICS_REMOVED: (
         logging.WARNING,
         "statistics of columns, with which some readers dropped rows, are removed from a Delta table's log",
+    ),
+    LogEvent.DAYS_BEHIND: (
+        logging.WARNING,
+        "the table days could not be written after a change; a later change or reconcile writes it",
     ),
     LogEvent.REPAIRED: (logging.WARNING, "reconcile repaired differences between ledger, pointers and table"),
     LogEvent.ACTION_EXECUTED: (logging.INFO, "a control action changed partitions"),

@@ -1,10 +1,14 @@
 """Names that the warehouse uses itself: columns beside those of a contract, and views beside those of the queries."""
 
+from collections.abc import Mapping
 from typing import Final
 
 DATE_COLUMN: Final = "logical_date"
 KEY_COLUMNS: Final = ("customer_id", "run_id", "schema_version")
 CURRENT_SUFFIX: Final = "_current"  # of the view that shows only current runs
+DAYS: Final = "days"
+# The columns that partition the tables which no query has. Tables of queries are partitioned by their day.
+PARTITION_COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {DAYS: ("query_name", "month")}
 _IDENTITY_COLUMNS: Final = ("date", "customer_id")  # `contract_models.Row` declares them for every query
 # Names of columns and views that a later release may add are refused now, because they could never be renamed.
 _RESERVED_COLUMNS: Final = frozenset(
@@ -13,7 +17,7 @@ _RESERVED_COLUMNS: Final = frozenset(
         *("ads_pipeline_run", "partition_logical_date", "partition_customer_id"),  # the validator's, beside each row
     )
 )
-_RESERVED_VIEWS: Final = frozenset(("days", "accounts", "restatements", "loads"))
+_RESERVED_VIEWS: Final = frozenset((DAYS, "accounts", "restatements", "loads"))
 _RESERVED_SUFFIXES: Final = (CURRENT_SUFFIX, "_latest", "_history", "_settled")
 
 

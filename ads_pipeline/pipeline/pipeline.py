@@ -4,6 +4,7 @@ from ads_pipeline.lake.raw.landing import RawRuns
 from ads_pipeline.lake.warehouse.replacement import Warehouse
 from ads_pipeline.lake.warehouse.staging import StartSpark
 from ads_pipeline.ledger.ledger import Ledger
+from ads_pipeline.pipeline.completeness.days_table import DaysTable
 from ads_pipeline.pipeline.hidden_rows import HiddenRows
 from ads_pipeline.pipeline.loading import Loader
 from ads_pipeline.pipeline.progress import ProgressReporter, no_progress
@@ -31,14 +32,16 @@ class Pipeline:
         ledger: Ledger,
         warehouse: Warehouse,
         contracts: Contracts,
+        days: DaysTable,
         seals: SealRegister | None = None,
         show_text: bool = False,
         report_progress: ProgressReporter = no_progress,
     ) -> None:
         seals = seals or SealRegister(raw=raw, registrations=ledger.registrations)
         staged = StagedRuns()
+        self.days = days
         self.hidden_rows = hidden_rows = HiddenRows(
-            start_spark=start_spark, publications=ledger.publications, warehouse=warehouse
+            start_spark=start_spark, publications=ledger.publications, warehouse=warehouse, days=days
         )
         self.loader = Loader(
             start_spark=start_spark,
@@ -51,6 +54,7 @@ class Pipeline:
             hidden_rows=hidden_rows,
             contracts=contracts,
             staged=staged,
+            days=days,
             report_progress=report_progress,
         )
         self.validation = Validation(

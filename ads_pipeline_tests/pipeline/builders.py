@@ -21,6 +21,7 @@ from ads_pipeline.lake.storage.open_store import open_store
 from ads_pipeline.lake.warehouse.replacement import Warehouse
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.sql.ledger_values import DayWindow
+from ads_pipeline.pipeline.completeness.days_table import DaysTable
 from ads_pipeline.pipeline.days import day_conditions
 from ads_pipeline.pipeline.loading import LoadResult
 from ads_pipeline.pipeline.pipeline import Pipeline
@@ -28,6 +29,7 @@ from ads_pipeline.pipeline.progress import ProgressReporter, no_progress
 from ads_pipeline.pipeline.readers import Readers
 from ads_pipeline.pipeline.reconciliation import Reconciliation, Repair
 from ads_pipeline.pipeline.validation import JudgingResult
+from ads_pipeline.settings.environment import Settings, read_settings
 from ads_pipeline.validation.contract_registry import SHIPPED, Contracts
 from ads_pipeline_tests.lake.warehouse.builders import list_log_versions
 from ads_pipeline_tests.validation.builders import row
@@ -80,8 +82,18 @@ class LocalDeployment:
             ledger=self.ledger,
             warehouse=self.warehouse,
             contracts=self.contracts,
+            days=self.days,
             report_progress=self.report_progress,
         )
+
+    @property
+    def settings(self) -> Settings:
+        lake = {} if self.lake is None else {"ADS_PIPELINE_LAKE": self.lake}
+        return read_settings({"ADS_PIPELINE_HOME": str(self.home), **lake})
+
+    @property
+    def days(self) -> DaysTable:
+        return DaysTable(ledger=self.ledger, settings=self.settings)
 
     @property
     def readers(self) -> Readers:

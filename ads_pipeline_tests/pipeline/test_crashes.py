@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from ads_pipeline.domain.partition import Run
+from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.ledger.sql.ledger_values import DayWindow
 from ads_pipeline.validation.contract_registry import SHIPPED
@@ -20,6 +21,7 @@ from ads_pipeline_tests.pipeline.builders import (
     LocalPipeline,
     corrupt_payload,
     key,
+    key_of,
     open_deployment,
     seal_invalid_run,
     seal_run,
@@ -27,9 +29,12 @@ from ads_pipeline_tests.pipeline.builders import (
 )
 
 RESTATED, CORRUPTED, VALID, INVALID, WITHDRAWN = (key(customer) for customer in range(1, 6))
-CRASH_STEPS = ("register", "begin_demotions", "begin", "remove", "record", "finish", "replace", "publish")
+CRASH_STEPS = (
+    *("register", "begin_demotions", "begin", "remove", "record", "finish", "replace", "publish"),
+    *("publish_before_removal", "publish_or_log"),
+)
 LEDGER_OBJECTS = ("registrations", "verdicts", "withdrawals", "loads")
-CRASH_POINTS = 2 * (4 + 3 + 5)  # before and after each call of these in `run_work`
+CRASH_POINTS = 2 * (5 + 4 + 6)  # before and after each call of these in `run_work`
 
 
 class SimulatedCrash(BaseException):
@@ -100,12 +105,14 @@ def run_work(deployment: LocalDeployment, crash_point: CrashPoint) -> None:
     """A demotion and a withdrawal, then a load with an invalid partition beside valid ones."""
     ledger: Any = CrashingProxy(deployment.ledger, crash_point)
     warehouse: Any = CrashingProxy(deployment.warehouse, crash_point)
+    days: Any = CrashingProxy(deployment.days, crash_point)
     pipeline = LocalPipeline(
         start_spark=lambda: deployment.spark,
         raw=deployment.raw,
         ledger=ledger,
         warehouse=warehouse,
         contracts=SHIPPED,
+        days=days,
     )
     pipeline.validation.judge([Run(key=CORRUPTED, run_id="r1")], validation_id="again")
     pipeline.withdrawing.withdraw([WITHDRAWN], action_request())
@@ -121,6 +128,15 @@ def assert_only_readable_rows(deployment: LocalDeployment) -> None:
         assert deployment.ledger.publications.readable_runs([run]) == {run}
     states = deployment.ledger.states.get_many(read_with_duckdb(deployment.warehouse_location))
     assert {state.status for state in states.values()} <= {Status.SUCCESS}
+    assert find_readable_days(deployment) <= set(read_with_duckdb(deployment.warehouse_location))
+
+
+def find_readable_days(deployment: LocalDeployment) -> set[PartitionKey]:
+    """The days that the table `days` says are readable."""
+    table = DeltaTable(deployment.days.table.uri).to_pyarrow_table(
+        columns=["customer_id", "logical_date", "is_readable"]
+    )
+    return {key_of(row["customer_id"], row["logical_date"]) for row in table.to_pylist() if row["is_readable"]}
 
 
 def read_outcome(deployment: LocalDeployment) -> tuple[Any, ...]:
@@ -164,7 +180,9 @@ def test_one_reconciliation_repairs_a_crash_at_any_step(
     assert_only_readable_rows(deployment)
     deployment.reconciliation.repair(DayWindow(source="google_ads", query_name="campaign_daily"))
     assert deployment.differences() == [], crash_point.last
+    deployment.days.publish_all()
     assert_only_readable_rows(deployment)
+    assert find_readable_days(deployment) == set(visible_runs(deployment))
     run_work(deployment, CrashPoint(at=-1))
     assert read_outcome(deployment) == state_without_crash, crash_point.last
 

@@ -47,7 +47,11 @@ def pipeline_without_spark(deployment: LocalDeployment, **replaced: Any) -> Loca
     def start_spark() -> SparkSession:
         raise AssertionError("Spark was started")
 
-    parts: dict[str, Any] = {"ledger": deployment.ledger, "warehouse": deployment.warehouse} | replaced
+    parts: dict[str, Any] = {
+        "ledger": deployment.ledger,
+        "warehouse": deployment.warehouse,
+        "days": deployment.days,
+    } | replaced
     return LocalPipeline(start_spark=start_spark, raw=deployment.raw, contracts=deployment.contracts, **parts)
 
 

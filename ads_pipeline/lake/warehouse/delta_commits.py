@@ -7,10 +7,10 @@ does not happen. `publication` decides what to commit.
 import json
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import date, timedelta
+from datetime import timedelta
 from enum import StrEnum
 from typing import Any
 
@@ -24,7 +24,7 @@ from ads_pipeline.domain.errors import WarehouseError
 from ads_pipeline.lake.storage.store import FileInfo
 from ads_pipeline.lake.warehouse.columns import TableColumn, read_delta_columns, to_delta_schema
 from ads_pipeline.lake.warehouse.log_damage import find_log_damage
-from ads_pipeline.lake.warehouse.table_values import DATE_COLUMN, KEY_COLUMNS, DataFile, WarehouseTable, read_bounds
+from ads_pipeline.lake.warehouse.table_values import DataFile, WarehouseTable, read_bounds
 
 APP_ID = "ads_pipeline"
 TOKEN_FIELD = "adsPipelineToken"  # noqa: S105 - the name of a field in the log
@@ -35,6 +35,7 @@ _CONFIGURATION = {"delta.dataSkippingNumIndexedCols": "0"}
 _COLUMN_STATISTICS = ("min.", "max.", "null_count.")  # prefixes of the columns of get_add_actions
 _COMMITS_PER_CHECKPOINT = 100
 _LOG_RETENTION = timedelta(days=30)  # Delta's default; our tables do not change it
+_NO_MARKS: Mapping[str, int] = {}
 _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
 
@@ -78,7 +79,7 @@ def open_table(table: WarehouseTable) -> TableSnapshot | None:
         handle=handle,
         version=handle.version(),
         columns=read_delta_columns(handle.schema()),
-        files=_read_files(handle),
+        files=_read_files(table, handle),
     )
 
 
@@ -89,7 +90,7 @@ def create_table(table: WarehouseTable, columns: tuple[TableColumn, ...]) -> Non
         DeltaTable.create(
             table.uri,
             schema=to_delta_schema(columns),
-            partition_by=[DATE_COLUMN],
+            partition_by=list(table.partition_columns),
             configuration=_CONFIGURATION,
             commit_properties=CommitProperties(app_transactions=[Transaction(APP_ID, 1)], max_commit_retries=0),
         )
@@ -106,11 +107,16 @@ def commit_files(
     added: Sequence[AddAction],
     token: str,
     rewrite: bool = False,
+    marks: Mapping[str, int] = _NO_MARKS,
 ) -> CommitOutcome:
-    """Remove and add files in one commit. A rewrite is marked as changing no data, for readers of the change log."""
+    """Remove and add files in one commit. A rewrite is marked as changing no data, for readers of the change log.
+
+    `marks` are numbers that `read_mark` returns by their names, from this version on.
+    """
     now = int(time.time() * 1000)
     removes = [
-        RemoveAction(file.path, not rewrite, now, file.size, {DATE_COLUMN: file.day.isoformat()}) for file in removed
+        RemoveAction(file.path, not rewrite, now, file.size, snapshot.table.name_values(file.partition))
+        for file in removed
     ]
     adds = [replace(action, data_change=not rewrite) for action in added]
     return _commit(
@@ -120,17 +126,28 @@ def commit_files(
             [*removes, *adds],
             "append",
             to_delta_schema(snapshot.columns),
-            partition_by=[DATE_COLUMN],
+            partition_by=list(snapshot.table.partition_columns),
             commit_properties=properties,
             post_commithook_properties=_NO_HOOKS,
         ),
+        marks,
     )
 
 
-def make_add_action(path: str, *, size: int, day: date, written_at: int, row_count: int | None) -> AddAction:
-    """The log entry of a data file. Its only statistic is the row count; `log_statistics` says why."""
+def read_mark(snapshot: TableSnapshot, name: str) -> int | None:
+    """The number that the last commit with a mark of this name has stored."""
+    return snapshot.handle.transaction_version(f"{APP_ID}/{name}")
+
+
+def make_add_action(
+    path: str, *, size: int, values: Mapping[str, str | None], written_at: int, row_count: int | None
+) -> AddAction:
+    """The log entry of a data file; `values` are those of the partition columns.
+
+    Its only statistic is the row count; `log_statistics` says why.
+    """
     stats = json.dumps({} if row_count is None else {"numRecords": row_count})
-    return AddAction(path, size, {DATE_COLUMN: day.isoformat()}, written_at, True, stats)
+    return AddAction(path, size, {**values}, written_at, True, stats)
 
 
 def commit_columns(snapshot: TableSnapshot, *, new: Iterable[TableColumn], token: str) -> CommitOutcome:
@@ -202,13 +219,21 @@ def write_checkpoint(table: WarehouseTable, version: int) -> None:
             table.store.make_durable(file.name)
 
 
-def _commit(snapshot: TableSnapshot, token: str, commit: Callable[[CommitProperties], None]) -> CommitOutcome:
+def _commit(
+    snapshot: TableSnapshot,
+    token: str,
+    commit: Callable[[CommitProperties], None],
+    marks: Mapping[str, int] = _NO_MARKS,
+) -> CommitOutcome:
     """Commit, and read the outcome from the log, because the call may raise after the commit took place."""
     sync_log_entry(snapshot)  # the previous entry must survive a power cut before another one follows it
     previous = snapshot.handle.transaction_version(APP_ID) or 0
     properties = CommitProperties(
         custom_metadata={TOKEN_FIELD: token},
-        app_transactions=[Transaction(APP_ID, previous + 1)],
+        app_transactions=[
+            Transaction(APP_ID, previous + 1),
+            *(Transaction(f"{APP_ID}/{name}", mark) for name, mark in marks.items()),
+        ],
         max_commit_retries=0,  # a library retry would skip commits that it considers harmless
     )
     with suppress(Exception):
@@ -236,11 +261,14 @@ def _write_due_checkpoint(table: WarehouseTable, version: int) -> None:
         write_checkpoint(table, version)
 
 
-def _read_files(handle: DeltaTable) -> tuple[DataFile, ...]:
+def _read_files(table: WarehouseTable, handle: DeltaTable) -> tuple[DataFile, ...]:
     adds = pa.table(handle.get_add_actions(flatten=True))
-    names = ["path", "size_bytes", f"partition.{DATE_COLUMN}", "modification_time", "num_records"]
+    names = ["path", "size_bytes", "modification_time", "num_records"]
     nulls = [None] * adds.num_rows
     columns = [adds[name].to_pylist() if name in adds.column_names else nulls for name in names]
+    values = [f"partition.{name}" for name in table.partition_columns if adds.num_rows]
+    texts = [adds[name].cast(pa.string()).to_pylist() for name in values]
+    partitions = list(zip(*texts, strict=True)) if texts else [()] * adds.num_rows
     with_statistics = {
         row
         for name in adds.column_names
@@ -251,14 +279,14 @@ def _read_files(handle: DeltaTable) -> tuple[DataFile, ...]:
         DataFile(
             path=path,
             size=size,
-            day=day,
+            partition=partitions[row],
             written_at=written_at,
             row_count=rows,
             has_column_statistics=row in with_statistics,
             min_customer_id=bounds[0],
             max_customer_id=bounds[1],
         )
-        for row, (path, size, day, written_at, rows) in enumerate(zip(*columns, strict=True))
+        for row, (path, size, written_at, rows) in enumerate(zip(*columns, strict=True))
         for bounds in [read_bounds(path)]
     )
 
@@ -269,11 +297,11 @@ def _check_layout(table: WarehouseTable, handle: DeltaTable) -> None:
     With deletion vectors or column mapping (reader version 2 and up), the files alone do not give the rows.
     """
     protocol = handle.protocol()
-    if handle.metadata().partition_columns != [DATE_COLUMN] or protocol.min_reader_version > 1:
+    if handle.metadata().partition_columns != list(table.partition_columns) or protocol.min_reader_version > 1:
         raise WarehouseError(str(table), "the table has an unexpected layout; move it away or restore it")
     names = {field.name for field in handle.schema().fields}
-    if not names.issuperset((*KEY_COLUMNS, DATE_COLUMN)):
-        raise WarehouseError(str(table), f"the table must have the columns {', '.join((*KEY_COLUMNS, DATE_COLUMN))}")
+    if not names.issuperset(table.required_columns):
+        raise WarehouseError(str(table), f"the table must have the columns {', '.join(table.required_columns)}")
 
 
 def _list_log(table: WarehouseTable) -> dict[str, FileInfo]:

@@ -56,7 +56,11 @@ def remove_statistics(table: WarehouseTable) -> tuple[TableSnapshot | None, int]
         if snapshot is None or not described:
             return snapshot, replaced
         outcome = commit_files(
-            snapshot, removed=(), added=list(map(_describe, described)), token=uuid.uuid4().hex, rewrite=True
+            snapshot,
+            removed=(),
+            added=[_describe(table, file) for file in described],
+            token=uuid.uuid4().hex,
+            rewrite=True,
         )
         if outcome is CommitOutcome.COMMITTED:
             replaced += len(described)
@@ -68,7 +72,11 @@ def remove_statistics(table: WarehouseTable) -> tuple[TableSnapshot | None, int]
     raise TableContended(str(table), f"others committed first {MAX_COMMIT_ATTEMPTS} times; try again")
 
 
-def _describe(file: DataFile) -> AddAction:
+def _describe(table: WarehouseTable, file: DataFile) -> AddAction:
     return make_add_action(
-        file.path, size=file.size, day=file.day, written_at=file.written_at, row_count=file.row_count
+        file.path,
+        size=file.size,
+        values=table.name_values(file.partition),
+        written_at=file.written_at,
+        row_count=file.row_count,
     )

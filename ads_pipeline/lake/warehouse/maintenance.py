@@ -19,10 +19,9 @@ from ads_pipeline.lake.warehouse.delta_commits import (
     sync_log_entry,
 )
 from ads_pipeline.lake.warehouse.merging import TARGET_FILE_BYTES
-from ads_pipeline.lake.warehouse.table_values import DATE_COLUMN, DataFile, WarehouseTable
+from ads_pipeline.lake.warehouse.table_values import DataFile, WarehouseTable
 
 MIN_RETENTION: Final = timedelta(hours=1)
-_DATA_FILE: Final = re.compile(rf"{DATE_COLUMN}=[^/]*/[^/]*\.parquet")
 
 
 def plan_compaction(files: Sequence[DataFile]) -> list[list[DataFile]]:
@@ -97,8 +96,9 @@ def _find_referenced_names(snapshot: TableSnapshot, cutoff: float) -> set[str] |
 
 
 def _find_old_files(table: WarehouseTable, cutoff: float) -> Iterator[str]:
-    """Parquet files in the day folders that were last written before then."""
+    """Parquet files in the folders of partitions that were last written before then."""
+    data_file = re.compile("".join(f"{name}=[^/]*/" for name in table.partition_columns) + r"[^/]*\.parquet")
     for file in table.store.list(table.folder):
         path = file.name.removeprefix(f"{table.folder}/")
-        if _DATA_FILE.fullmatch(path) and file.modified_at < cutoff:
+        if data_file.fullmatch(path) and file.modified_at < cutoff:
             yield path

@@ -216,5 +216,9 @@ def _verify_load(table: WarehouseTable, load: SealedRun, slices: Sequence[Slice]
 
 def _make_action(file: StagedFile) -> AddAction:
     return make_add_action(
-        file.path, size=file.size, day=file.day, written_at=file.written_at, row_count=file.row_count
+        file.path,
+        size=file.size,
+        values={DATE_COLUMN: file.day.isoformat()},
+        written_at=file.written_at,
+        row_count=file.row_count,
     )

@@ -2,14 +2,14 @@
 
 import re
 import uuid
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import NamedTuple
 
 from ads_pipeline.domain.partition import PartitionKey, Run, validate_name
 from ads_pipeline.domain.sealed_run import SealedRun
-from ads_pipeline.domain.warehouse_names import DATE_COLUMN, KEY_COLUMNS
+from ads_pipeline.domain.warehouse_names import DATE_COLUMN, KEY_COLUMNS, PARTITION_COLUMNS
 from ads_pipeline.lake.storage.open_store import open_store
 from ads_pipeline.lake.storage.store import Store
 
@@ -53,17 +53,22 @@ class Slice(NamedTuple):
 class DataFile:
     """A file of one table version; `path` is relative to the table. A bound is None if its name does not say it.
 
-    `row_count` is None if the log does not record it.
+    `partition` has the values of the table's partition columns. `row_count` is None if the log does not record it.
     """
 
     path: str
     size: int
-    day: date
+    partition: tuple[str, ...]
     written_at: int  # milliseconds since 1970, as the log has it
     row_count: int | None
     has_column_statistics: bool  # in the log: `log_statistics` removes them
     min_customer_id: str | None
     max_customer_id: str | None
+
+    @property
+    def day(self) -> date:
+        """The day of a file of a query's table."""
+        return date.fromisoformat(self.partition[0])
 
     def may_hold(self, customer_id: str) -> bool:
         """True if rows of the customer may be in the file."""
@@ -114,7 +119,10 @@ def read_bounds(path: str) -> tuple[str, str] | tuple[None, None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarehouseTable:
-    """One query's table in the warehouse at a location. Raises BadName if a name is not safe in a path."""
+    """One query's table in the warehouse at a location, or one of the tables that `PARTITION_COLUMNS` names.
+
+    Raises BadName if a name is not safe in a path.
+    """
 
     location: str
     source: str
@@ -131,6 +139,20 @@ class WarehouseTable:
     def folder(self) -> str:
         """The table's folder in the warehouse."""
         return f"{self.source}/{self.query_name}"
+
+    @property
+    def partition_columns(self) -> tuple[str, ...]:
+        return PARTITION_COLUMNS.get(self.query_name, (DATE_COLUMN,))
+
+    def name_values(self, partition: Sequence[str]) -> dict[str, str | None]:
+        """The value of each partition column."""
+        return dict(zip(self.partition_columns, partition, strict=True))
+
+    @property
+    def required_columns(self) -> tuple[str, ...]:
+        """The columns without which the table is none of this product."""
+        own = () if self.query_name in PARTITION_COLUMNS else KEY_COLUMNS
+        return *own, *self.partition_columns
 
     @property
     def uri(self) -> str:

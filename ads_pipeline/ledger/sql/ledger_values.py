@@ -94,6 +94,18 @@ class Pointer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedRun:
+    """The run that the pointer of a partition names, with what is recorded of it. `loaded_at` is its first load."""
+
+    run: Run
+    schema_version: str
+    record_count: int
+    extracted_at: datetime | None
+    loaded_at: datetime | None
+    cost_micros: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LoadRecord:
     """The first load of a run. `is_shown`: readers see this run now, because the published pointer names it."""
 

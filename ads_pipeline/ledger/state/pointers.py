@@ -18,6 +18,7 @@ from ads_pipeline.ledger.sql.ledger_values import (
     OpenWithdrawal,
     Pointer,
     PublicationStatus,
+    PublishedRun,
     StateFilter,
     VisibleRun,
     VisibleRuns,
@@ -134,6 +135,38 @@ _OPEN_REMOVALS: Final = """
     ORDER BY started_at, source, customer_id, query_name, logical_date, run_id
     """
 READ_POINTERS: Final = select_given(warehouse_pointer)
+# The run of each pointer, with its first load and the figures of its last acceptance.
+_PUBLISHED_RUNS: Final = Statement(
+    "published_runs",
+    KEY_COLUMNS,
+    """
+    SELECT
+        warehouse_pointer.source, warehouse_pointer.customer_id, warehouse_pointer.query_name,
+        warehouse_pointer.logical_date, warehouse_pointer.run_id, warehouse_pointer.schema_version,
+        warehouse_pointer.record_count, runs.extracted_at, load_records.loaded_at, accepted.cost_micros
+    FROM given JOIN warehouse_pointer USING (source, customer_id, query_name, logical_date)
+    JOIN runs
+        ON (runs.source, runs.customer_id, runs.query_name, runs.logical_date, runs.run_id) =
+            (warehouse_pointer.source, warehouse_pointer.customer_id, warehouse_pointer.query_name,
+                warehouse_pointer.logical_date, warehouse_pointer.run_id)
+    LEFT JOIN load_records
+        ON (load_records.source, load_records.customer_id, load_records.query_name, load_records.logical_date,
+            load_records.run_id) =
+            (warehouse_pointer.source, warehouse_pointer.customer_id, warehouse_pointer.query_name,
+                warehouse_pointer.logical_date, warehouse_pointer.run_id)
+    LEFT JOIN attempts AS accepted
+        ON (accepted.source, accepted.customer_id, accepted.query_name, accepted.logical_date) =
+            (warehouse_pointer.source, warehouse_pointer.customer_id, warehouse_pointer.query_name,
+                warehouse_pointer.logical_date)
+        AND accepted.attempt_no = (
+            SELECT max(each.attempt_no) FROM attempts AS each
+            WHERE (each.source, each.customer_id, each.query_name, each.logical_date, each.run_id) =
+                (warehouse_pointer.source, warehouse_pointer.customer_id, warehouse_pointer.query_name,
+                    warehouse_pointer.logical_date, warehouse_pointer.run_id)
+                AND each.outcome = 'accepted'
+        )
+    """,
+)
 # The given runs whose rows readers may see.
 READABLE_RUNS: Final = Statement(
     "readable_runs",
@@ -183,6 +216,12 @@ class Publications:
         rows = READ_POINTERS.fetch(self._engine, map(encode_key, unique_keys))
         pointers = {pointer.run.key: pointer for pointer in map(decode_pointer, rows)}
         return {key: pointers[key] for key in unique_keys if key in pointers}
+
+    def published_runs(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, PublishedRun]:
+        """Return the run of each pointer. Readers see it if the partition has a readable condition."""
+        rows = _PUBLISHED_RUNS.fetch(self._engine, map(encode_key, keys))
+        found = (PublishedRun(run=decode_run(row), **pick_fields(PublishedRun, row, "run")) for row in rows)
+        return {each.run.key: each for each in found}
 
     def page_of_loads(
         self, state_filter: StateFilter, *, after: Run | None = None, limit: int = 1000

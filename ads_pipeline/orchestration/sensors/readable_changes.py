@@ -8,18 +8,14 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import dagster as dg
 
-from ads_pipeline.domain.days.conditions import BLOCKED_CONDITIONS, CONDITIONS, Condition
-from ads_pipeline.domain.days.expectation import Expectation
-from ads_pipeline.domain.days.expected_days import ExpectedDays
+from ads_pipeline.domain.days.conditions import CONDITIONS, Condition
 from ads_pipeline.domain.days.readability import IN_PROGRESS_LIMIT, DayCondition
-from ads_pipeline.domain.fetching.retry_policy import FRESH_DAYS
-from ads_pipeline.domain.partition import PartitionKey, days_between
-from ads_pipeline.ledger.sql.ledger_values import DayWindow
+from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.ledger.write_steps.transactions import Clock
 from ads_pipeline.orchestration.asset_checks import check_keys
 from ads_pipeline.orchestration.complete_check import evaluate_complete, find_last_materialization
@@ -36,18 +32,18 @@ from ads_pipeline.orchestration.runs.run_tags import (
 )
 from ads_pipeline.orchestration.sensors.earlier_runs import leaving_out, parse_names
 from ads_pipeline.orchestration.sensors.run_requests import cover_with_ranges
-from ads_pipeline.pipeline.days.day_conditions import DayRules, describe_days, find_days
+from ads_pipeline.pipeline.days.day_conditions import DayRules, describe_days
+from ads_pipeline.pipeline.days.deadlines import find_blocked, find_due
 
 OVERLAP: Final = timedelta(minutes=10)  # an event may become visible later than its time
 FIRST_WINDOW: Final = timedelta(days=1)
-ALWAYS: Final = ExpectedDays(first=date.min)
 INTERVAL_SECONDS: Final = 20
 CLEARING_STATUSES: Final = (dg.DagsterRunStatus.CANCELED, dg.DagsterRunStatus.FAILURE)
 DECIDED_BY_DEADLINE: Final = frozenset(each for each, entry in CONDITIONS.items() if entry.needs_no_event)
 BLOCKED_INTERVAL: Final = timedelta(minutes=15)  # between searches, which compare all partitions with their runs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Changes:
     """The partitions to check again. `cleared` holds those whose checks a dead or cancelled run cleared, by run.
 
@@ -58,6 +54,7 @@ class Changes:
     changed: set[PartitionKey] = field(default_factory=set)
     due: set[PartitionKey] = field(default_factory=set)
     unjudged: set[PartitionKey] = field(default_factory=set)
+    has_other_runs: bool = False  # a command or a job changed something
     cleared: dict[PartitionKey, str] = field(default_factory=dict)
 
 
@@ -83,6 +80,8 @@ def build_readable_sensor(
             rules = DayRules.read(sensor_resources.ledger, sensor_resources.settings, now=at)
             changes = _find_changes(context, sensor_resources, partitions, query_names, since, rules)
             known = _select_known(names, context.instance, partitions, changes, query_names, at)
+            if changes.has_other_runs or changes.due or changes.cleared:
+                _publish_days(sensor_resources, changes)
             described = describe_days(sensor_resources.ledger, known, rules)
             found = list(_build_requests(names, partitions, described, changes))
         requests = [request for request in found if request.run_key not in recent_keys]
@@ -105,6 +104,15 @@ def build_readable_sensor(
         )
 
     return readable_changes
+
+
+def _publish_days(resources: SensorResources, changes: Changes) -> None:
+    """Write the table `days`. Without the table, a run or `reconcile` writes it first: that may take minutes."""
+    from ads_pipeline.pipeline.completeness.days_table import DaysTable  # noqa: PLC0415 - it loads Arrow and Delta
+
+    DaysTable(ledger=resources.ledger, settings=resources.settings).publish_if_present(
+        changes.due | changes.changed | changes.cleared.keys()
+    )
 
 
 def _parse_cursor(cursor: str | None, now: datetime) -> tuple[datetime, Sequence[str]]:
@@ -140,13 +148,15 @@ def _find_changes(
             found = partition_names(run.tags, partitions) if checked else ()
             keys = _parse_range(found, checked, resources.source_name)
             changes.cleared.update(dict.fromkeys(keys, run.run_id))
+    changes.has_other_runs = bool(others)
     changes.changed.update(resources.events.list_changed_partitions(others, since))
     checked_again = changes.changed | changes.cleared.keys()
     changes.unjudged.update(run.key for run in resources.ledger.runs.unjudged(sorted(checked_again)))
-    changes.due.update(_find_due(resources, query_names, since, rules))
+    changes.due.update(find_due(resources.ledger, resources.source_name, query_names, since, rules))
     last_tick, interval = since + OVERLAP, BLOCKED_INTERVAL.total_seconds()
     if rules.now.timestamp() // interval != last_tick.timestamp() // interval:
-        changes.due.update(_find_blocked(resources, query_names, rules))
+        oldest = rules.now - IN_PROGRESS_LIMIT - 2 * (BLOCKED_INTERVAL + OVERLAP)
+        changes.due.update(find_blocked(resources.ledger, resources.source_name, query_names, oldest, rules))
     return changes
 
 
@@ -158,50 +168,6 @@ def _find_assets(run: dg.DagsterRun) -> set[dg.AssetKey]:
 def _parse_range(names: Sequence[str], assets: Iterable[dg.AssetKey], source: str) -> Iterator[PartitionKey]:
     for query_name in sorted({asset.path[-1] for asset in assets}):
         yield from parse_names(names, source=source, query_name=query_name)
-
-
-def _find_due(
-    resources: SensorResources, query_names: Sequence[str], since: datetime, rules: DayRules
-) -> Iterator[PartitionKey]:
-    """The partitions whose deadline has passed, or that are no longer fresh, since the moment.
-
-    Most ticks have none in any time zone, and do not read the partitions for it.
-    """
-    due = [
-        name
-        for name in query_names
-        if any(_find_due_days(since, rules.now, rules.expect(each, name, ALWAYS)) for each in rules.one_of_each_zone)
-    ]
-    if not due:
-        return
-    first_days = resources.ledger.days.first_days(resources.source_name)
-    for name in due:
-        for customer, expected in first_days.of_query(name).items():
-            for day in _find_due_days(since, rules.now, rules.expect(customer, name, expected)):
-                yield PartitionKey(
-                    source=resources.source_name, customer_id=customer, query_name=name, logical_date=day
-                )
-
-
-def _find_blocked(resources: SensorResources, query_names: Sequence[str], rules: DayRules) -> Iterator[PartitionKey]:
-    """The partitions whose run waits for longer than it may since about the last search."""
-    first_days = resources.ledger.days.first_days(resources.source_name)
-    for name in query_names:
-        window = DayWindow(source=resources.source_name, query_name=name)
-        days = find_days(
-            resources.ledger, window, BLOCKED_CONDITIONS, first_days=first_days.of_query(name), rules=rules
-        )
-        oldest = rules.now - IN_PROGRESS_LIMIT - 2 * (BLOCKED_INTERVAL + OVERLAP)
-        yield from (key for key, day in days.items() if day.since >= oldest)
-
-
-def _find_due_days(since: datetime, now: datetime, expectation: Expectation) -> list[date]:
-    return [
-        day
-        for day in days_between(since.date() - timedelta(days=FRESH_DAYS + 2), now.date())
-        if expectation.is_expected(day, is_recorded=True)
-        and any(since < at <= now for at in (expectation.deadline(day), expectation.end_of_freshness(day)))
-    ]
 
 
 def _select_known(

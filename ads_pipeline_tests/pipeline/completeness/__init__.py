@@ -1,0 +1,1 @@
+"""The tables that tell readers which days are safe to read."""
