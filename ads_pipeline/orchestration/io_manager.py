@@ -117,7 +117,7 @@ class PartitionStateIOManager(dg.IOManager):
         else:
             granted = [key for key in keys if key not in obj.loadable.held]
             metadata, problem = dict(self._publish(obj)), "were not loaded"
-            if self._opened is None:  # nothing was loaded, and the runs of others may have been rejected
+            if not obj.committed.written:  # nothing was loaded, and runs may have been rejected
                 self._resources.days.publish_or_log()
             newest = {key: obj.loadable.newest[key] for key in metadata}
             tags = describe_inputs(self._resources.names, context.step_context.instance, newest)

@@ -108,7 +108,8 @@ class Loader:
         if committed.blocked:
             first = min(committed.blocked)
             log_event(_LOG, LogEvent.FILES_DAMAGED, first=first, problem=committed.blocked[first].problem)
-        self.days.publish_or_log([run.key for each in moved for run in each.moved])
+        if committed.written:
+            self.days.publish_or_log([run.key for each in moved for run in each.moved])
         return combine([committed, *moved])
 
     def _commit_each(self, states: Iterable[PartitionState], find_judged: FindJudged) -> Iterator[LoadResult]:
