@@ -1,11 +1,14 @@
 """The table `days`: it says of each day what `state inspect` says, after every change."""
 
 import json
+import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +23,6 @@ from ads_pipeline.domain.fetching.retry_forecast import Parking
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.transitions import Action
 from ads_pipeline.lake.completeness.keyed_rows import commit_rows
-from ads_pipeline.lake.warehouse.delta_commits import open_table
 from ads_pipeline.lake.warehouse.replacement import Warehouse
 from ads_pipeline.pipeline.days.day_conditions import DayRules
 from ads_pipeline.pipeline.days.deadlines import find_blocked
@@ -108,6 +110,7 @@ def find_waiting(home: Home) -> list[PartitionKey]:
 @settings(max_examples=examples(12), deadline=None)
 @given(histories=st.lists(steps, min_size=1, max_size=3))
 def test_days_are_what_inspect_says(sqlite_template: Path, histories: list[list[Step]]) -> None:
+    """After any history, the rows are the days that `state inspect --json` lists, with the same facts."""
     clock = FakeClock()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
@@ -140,6 +143,7 @@ def test_days_are_what_inspect_says(sqlite_template: Path, histories: list[list[
 def test_changes_one_by_one_give_the_same_table_as_all_at_once(
     sqlite_template: Path, histories: list[tuple[list[Step], bool]]
 ) -> None:
+    """After each part of a history the changed days are written; a comparison of all days then finds none."""
     clock = FakeClock()
     with tempfile.TemporaryDirectory() as folder:
         shutil.copy(sqlite_template, Path(folder) / "ledger.db")
@@ -157,6 +161,7 @@ def test_changes_one_by_one_give_the_same_table_as_all_at_once(
 
 
 def test_days_have_the_facts_of_their_runs(home: Home) -> None:
+    """A readable day names the run that readers get, and a rejected day its reason and no run."""
     row, rejected = row_of(home, key(day=1)), row_of(home, key(day=3))
     assert (row["condition"], row["is_readable"], row["run_id"], row["rows"]) == ("readable", True, "r1", 3)
     assert row["loaded_at"] == FakeClock().now
@@ -165,6 +170,7 @@ def test_days_have_the_facts_of_their_runs(home: Home) -> None:
 
 
 def test_names_and_currencies_are_those_of_the_accounts(home: Home) -> None:
+    """The name and the currency of a day are those that discovery has found."""
     name, currency = "Café Blume", "EUR"
     account = Account(
         source="google_ads", customer_id="1234567890", status="ENABLED", name=name, currency_code=currency
@@ -175,6 +181,7 @@ def test_names_and_currencies_are_those_of_the_accounts(home: Home) -> None:
 
 
 def test_unchanged_ledger_makes_no_version(home: Home, clock: FakeClock) -> None:
+    """Without a change in the ledger there is no commit."""
     version = version_of(home)
     clock.tick(HOUR)
     assert home.days.publish() == 0
@@ -183,6 +190,7 @@ def test_unchanged_ledger_makes_no_version(home: Home, clock: FakeClock) -> None
 
 
 def test_everything_is_compared_once_a_day(home: Home, clock: FakeClock) -> None:
+    """The hourly job compares all days again after a day, and notes when it did."""
     home.days.publish_due()
     compared = version_of(home)
     clock.tick(2 * HOUR)
@@ -194,6 +202,7 @@ def test_everything_is_compared_once_a_day(home: Home, clock: FakeClock) -> None
 
 
 def test_unchanged_rows_keep_the_time_when_they_were_described(home: Home, clock: FakeClock) -> None:
+    """`as_of` moves only where something else in the row changes."""
     clock.tick(HOUR)
     withdraw(home, key(day=2))
     assert home.days.publish() == 1
@@ -202,6 +211,7 @@ def test_unchanged_rows_keep_the_time_when_they_were_described(home: Home, clock
 
 
 def test_day_that_becomes_late_gets_a_row(home: Home, clock: FakeClock) -> None:
+    """A day without any event gets its row when its deadline passes."""
     expected = key(day=28)
     clock.tick(timedelta(hours=11))
     home.days.publish()
@@ -212,6 +222,7 @@ def test_day_that_becomes_late_gets_a_row(home: Home, clock: FakeClock) -> None:
 
 
 def test_first_run_of_an_earlier_day_makes_the_days_after_it_expected(home: Home) -> None:
+    """The days between a new first day and the ones before get rows, though no event names them."""
     load(home, replace(key(), logical_date=date(2026, 1, 20)))
     home.days.publish()
     missing = {day for (_c, _q, day), row in home.read().items() if row["condition"] == "missing"}
@@ -221,6 +232,7 @@ def test_first_run_of_an_earlier_day_makes_the_days_after_it_expected(home: Home
 
 @pytest.mark.invariant("W3")
 def test_withdrawn_day_is_not_readable_whatever_the_clock_says(home: Home, clock: FakeClock) -> None:
+    """Before rows are removed, their days are described even if their event has an old time."""
     clock.tick(-50 * HOUR)  # its event carries a time long before the mark of the table
     withdraw(home, key(day=1))
     clock.tick(100 * HOUR)
@@ -229,6 +241,7 @@ def test_withdrawn_day_is_not_readable_whatever_the_clock_says(home: Home, clock
 
 
 def test_full_comparison_repairs_what_a_wrong_clock_hid(home: Home, clock: FakeClock) -> None:
+    """An event with a time long ago is missed, and the comparison of all days finds it."""
     clock.tick(-50 * HOUR)
     withdraw(home, key(day=1))
     clock.tick(100 * HOUR)
@@ -238,6 +251,7 @@ def test_full_comparison_repairs_what_a_wrong_clock_hid(home: Home, clock: FakeC
 
 
 def test_older_ledger_is_compared_as_a_whole(home: Home, sqlite_url: str, clock: FakeClock, tmp_path: Path) -> None:
+    """A ledger that was restored from a backup has no events of the table's newest rows."""
     backup = tmp_path / "backup.db"
     home.ledger.engine.dispose()
     shutil.copy(home.path / "ledger.db", backup)
@@ -254,6 +268,7 @@ def test_older_ledger_is_compared_as_a_whole(home: Home, sqlite_url: str, clock:
 
 
 def test_new_ledger_empties_the_table(home: Home, sqlite_template: Path, clock: FakeClock, tmp_path: Path) -> None:
+    """A new ledger expects no day, so the table of the old one is emptied."""
     new = tmp_path / "new"
     new.mkdir()
     shutil.copy(sqlite_template, new / "ledger.db")
@@ -265,8 +280,9 @@ def test_new_ledger_empties_the_table(home: Home, sqlite_template: Path, clock: 
 
 @pytest.mark.invariant("L12")
 def test_missing_data_file_is_written_again(home: Home) -> None:
+    """A change in a month whose file is missing writes the whole month."""
     before = home.read()
-    (path,) = (home.path / "warehouse/google_ads/days").glob("query_name=*/month=*/*.parquet")
+    (path,) = find_files(home)
     path.unlink()
     withdraw(home, key(day=1))
     home.days.publish()
@@ -276,6 +292,7 @@ def test_missing_data_file_is_written_again(home: Home) -> None:
 
 @pytest.mark.invariant("L12")
 def test_damaged_log_is_written_again_by_a_full_comparison(home: Home) -> None:
+    """A table that nobody can open stops no removal, and a comparison of all days replaces it."""
     before = home.read()
     (home.path / "warehouse/google_ads/days/_delta_log/00000000000000000000.json").write_text("{")
     home.days.publish_before_removal([key(day=1)])  # no reader can open it either
@@ -284,6 +301,7 @@ def test_damaged_log_is_written_again_by_a_full_comparison(home: Home) -> None:
 
 
 def test_table_that_cannot_be_written_fails_no_load_and_stops_a_removal(home: Home) -> None:
+    """A load that has happened succeeds, and rows stay while the table cannot say that they go."""
     withdraw(home, key(day=1))
     log = home.path / "warehouse/google_ads/days/_delta_log"
     shutil.move(log, log.with_name("moved"))
@@ -312,8 +330,19 @@ def test_lost_race_describes_the_days_again(home: Home, monkeypatch: pytest.Monk
 
 
 def test_old_files_are_vacuumed(home: Home) -> None:
-    table = open_table(home.days.table)
-    assert table is not None
+    """Vacuum removes the replaced file of a month after the retention of a day, and keeps the present one."""
+    (before,) = find_files(home)
     withdraw(home, key(day=1))
     home.days.publish()
-    assert Warehouse(str(home.path / "warehouse")).vacuum(source="google_ads", query_name="days") == ()
+    vacuum = partial(Warehouse(str(home.path / "warehouse")).vacuum, source="google_ads", query_name="days")
+    assert vacuum(retention=timedelta(days=1)) == ()
+    (after,) = set(find_files(home)) - {before}
+    long_ago = time.time() - timedelta(days=2).total_seconds()
+    for path in (before, after, *(home.path / "warehouse/google_ads/days/_delta_log").iterdir()):
+        os.utime(path, (long_ago, long_ago))
+    assert [path.rpartition("/")[2] for path in vacuum(retention=timedelta(days=1))] == [before.name]
+    assert find_files(home) == [after]
+
+
+def find_files(home: Home) -> list[Path]:
+    return sorted((home.path / "warehouse/google_ads/days").glob("query_name=*/month=*/*.parquet"))
