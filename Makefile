@@ -69,7 +69,7 @@ test-browser: ## Follow an operator's day in the UI with Chromium; renews docs/i
 soak: .venv/ready ## Run the same tests with 25 times the examples of every property; takes hours
 	SOAK=25 $(PYTEST) --timeout 0
 
-# The other tools are installed into environments of their own in ~/.cache/ads_pipeline_benchmarks, once.
+# The other tools are installed into environments of their own in ~/.cache/ads_pipeline_environments, once.
 bench: .venv/ready ## Measure speed beside other tools; writes ads_pipeline_tests/benchmarks/RESULTS.md
 	$(BIN)/python -m ads_pipeline_tests.benchmarks
 
@@ -82,6 +82,7 @@ lock: .venv/ready ## Resolve the dependencies again into the lock files
 	$(COMPILE) --all-extras --group dev pyproject.toml -o requirements.lock
 	$(COMPILE) --extra google-ads --group build --constraint requirements.lock pyproject.toml -o product.lock
 	$(COMPILE) --group docs --constraint requirements.lock -o docs.lock
+	$(COMPILE) examples/requirements.in -o examples/requirements.lock
 
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--custom-compile-command "make lock"

@@ -1,0 +1,1 @@
+"""Runs the examples that read the warehouse, with their own packages."""
