@@ -8,7 +8,7 @@ select
     sum(daily.spend) as spend,
     count(daily.spend) as days_summed,
     count(*) filter (not days.is_readable) as days_missing,
-    coalesce(bool_or(daily.provisional), false) as provisional
+    bool_or(daily.provisional) as provisional -- null: nobody knows, or no day was summed
 from {{ source('ads', 'days') }} as days
 left join {{ ref('spend_by_day') }} as daily using (customer_id, logical_date)
 where days.query_name = 'campaign_daily'
