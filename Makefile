@@ -75,7 +75,7 @@ bench: .venv/ready ## Measure speed beside other tools; writes ads_pipeline_test
 
 docs: export NO_MKDOCS_2_WARNING := 1
 docs: .venv/docs ## Build the website of the docs in build/docs; fails for a broken link or anchor
-	$(BIN)/mkdocs build --quiet --strict
+	$(BIN)/mkdocs build --strict # with --quiet, it would not see its own warnings
 	@echo "Open build/docs/index.html; it needs neither a server nor a network."
 
 lock: .venv/ready ## Resolve the dependencies again into the lock files
