@@ -48,7 +48,7 @@ RULES: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
     # A session of the user's own comes from a module with a computed name. The Python workers of the engine load what
     # judging needs before the first run.
     "spark": (
-        frozenset({"pyspark", "py4j", "grpc", "a computed name"}),
+        frozenset({"pyspark", "py4j", "pyarrow", "grpc", "a computed name"}),
         frozenset({"domain", "settings", "lake.storage", "pipeline.staged_runs"}),
     ),
     "operations.doctor": (

@@ -37,6 +37,9 @@ class LogEvent(StrEnum):
     FETCHES_FAILED = "fetches.failed"
     FETCH_AWAITED = "fetch.awaited"
     SPARK_STARTED = "spark.started"
+    SPARK_START_REPEATED = "spark.start_repeated"
+    ARCHIVE_READY = "archive.ready"
+    ARCHIVE_NOT_MADE = "archive.not_made"
     ENGINE_UNAVAILABLE = "engine.unavailable"
     ENGINE_HUNG = "engine.hung"
     RUN_PROCESS_ENDED = "run_process.ended"
@@ -72,6 +75,12 @@ LOG_EVENTS: Final[Mapping[LogEvent, tuple[int, str]]] = {
     LogEvent.FETCHES_FAILED: (logging.WARNING, "an extractor reported fetches without a run"),
     LogEvent.FETCH_AWAITED: (logging.INFO, "a run waits for a fetch of another run of its backfill"),
     LogEvent.SPARK_STARTED: (logging.INFO, "a Spark session has started"),
+    LogEvent.SPARK_START_REPEATED: (
+        logging.WARNING,
+        "Spark's JVM ended at its start; another one has started, without the options that make it fast",
+    ),
+    LogEvent.ARCHIVE_READY: (logging.INFO, "the archive of the classes of Spark's JVM is there"),
+    LogEvent.ARCHIVE_NOT_MADE: (logging.WARNING, "there is no archive of these classes; Spark starts slower"),
     LogEvent.ENGINE_UNAVAILABLE: (logging.WARNING, "the engine cannot be used; Spark starts in this process"),
     LogEvent.ENGINE_HUNG: (logging.WARNING, "the engine's Spark hung; it was ended and starts again"),
     LogEvent.RUN_PROCESS_ENDED: (

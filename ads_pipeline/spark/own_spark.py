@@ -7,7 +7,7 @@ PYSPARK_SUBMIT_ARGS or of SPARK_SUBMIT_OPTS replaces one of them.
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -15,7 +15,7 @@ from ads_pipeline.spark.engine_address import LOOPBACK
 from ads_pipeline.spark.nameless_user import java_properties
 from ads_pipeline.spark.private_directory import private_directory
 
-_JVM_OPTIONS: Final = "SPARK_SUBMIT_OPTS"
+JVM_OPTIONS: Final = "SPARK_SUBMIT_OPTS"
 _LOCAL: Final = re.compile(r"local(\[[^\]]*\])?")  # executors are threads of the driver
 _EVERY_MASTER: Final = {"spark.ui.enabled": "false"}  # it listens for every host, and shows what runs do
 # With a local master, Spark makes a secret itself and keeps it in memory.
@@ -32,17 +32,17 @@ def runs_in_one_process(master: str) -> bool:
 
 
 @contextmanager
-def private_jvm(master: str) -> Iterator[None]:
-    """Give the JVM that the block starts these defaults. A JVM that runs already keeps what it has."""
-    earlier = os.environ.get(_JVM_OPTIONS)
-    os.environ[_JVM_OPTIONS] = " ".join(filter(None, (_encode(_defaults(master)), earlier)))
+def private_jvm(master: str, options: Sequence[str] = ()) -> Iterator[None]:
+    """Give the JVM that the block starts these defaults and options. A JVM that runs already keeps what it has."""
+    earlier = os.environ.get(JVM_OPTIONS)
+    os.environ[JVM_OPTIONS] = " ".join(filter(None, (_encode(_defaults(master)), *options, earlier)))
     try:
         yield
     finally:
         if earlier is None:
-            del os.environ[_JVM_OPTIONS]
+            del os.environ[JVM_OPTIONS]
         else:
-            os.environ[_JVM_OPTIONS] = earlier
+            os.environ[JVM_OPTIONS] = earlier
 
 
 def _defaults(master: str) -> Mapping[str, str]:

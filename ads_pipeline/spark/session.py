@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 import pyspark
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 from pyspark.sql.utils import is_remote
 
@@ -18,7 +19,9 @@ from ads_pipeline.domain.errors import BadSettings, Mistake
 from ads_pipeline.domain.log_lines import LogEvent, log_event
 from ads_pipeline.settings.environment import Settings
 from ads_pipeline.spark import nameless_user
+from ads_pipeline.spark.class_archive import discard, mark_used
 from ads_pipeline.spark.engine_address import needs_engine, request_server
+from ads_pipeline.spark.jvm_options import find_fast_options
 from ads_pipeline.spark.own_spark import private_jvm
 
 _LOG: Final = logging.getLogger(__name__)
@@ -30,6 +33,7 @@ SPARK_SETTINGS: Final = SESSION_SETTINGS | {
     "spark.app.name": "ads_pipeline",
     "spark.ui.showConsoleProgress": "false",
 }
+_JVM_ENDED: Final = "JAVA_GATEWAY_EXITED"
 _OWN_BUILDER: Final = re.compile(r"(?P<module>[\w.]+):(?P<function>\w+)", re.ASCII)
 
 
@@ -103,10 +107,32 @@ def _start_own(settings: Settings) -> SparkSession:
     if settings.spark.startswith("sc://"):
         spark = open_session(SPARK_SETTINGS | {"spark.remote": settings.spark})
     else:
-        with private_jvm(settings.spark):
-            spark = open_session(SPARK_SETTINGS | {"spark.master": settings.spark})
+        spark = open_own_session(SPARK_SETTINGS | {"spark.master": settings.spark})
     log_event(_LOG, LogEvent.SPARK_STARTED, version=spark.version)  # its address may contain a token
     return spark
+
+
+def open_own_session(options: Mapping[str, str]) -> SparkSession:
+    """A session with these options in a new JVM of this process.
+
+    When the JVM ends at its start, another one starts without the options that make it fast.
+    """
+    master, fast = options["spark.master"], find_fast_options(os.environ)
+    try:
+        with private_jvm(master, fast.texts):
+            session = open_session(options)
+    except PySparkRuntimeError as error:
+        if not fast.texts or error.getCondition() != _JVM_ENDED:
+            raise
+        with private_jvm(master):
+            session = open_session(options)
+        log_event(_LOG, LogEvent.SPARK_START_REPEATED, archive=fast.archive)
+        if fast.archive is not None:
+            discard(fast.archive)
+    else:
+        if fast.archive is not None:
+            mark_used(fast.archive)
+    return session
 
 
 def open_session(options: Mapping[str, str]) -> SparkSession:

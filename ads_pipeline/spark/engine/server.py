@@ -14,9 +14,8 @@ from typing import Final
 from py4j.protocol import Py4JError
 
 from ads_pipeline.spark.engine_address import LOOPBACK
-from ads_pipeline.spark.own_spark import private_jvm
 from ads_pipeline.spark.private_directory import remove_private_directory
-from ads_pipeline.spark.session import SPARK_SETTINGS, open_session
+from ads_pipeline.spark.session import SPARK_SETTINGS, open_own_session
 
 WARM_UP: Final = "ads_pipeline.spark.engine.warm_up"
 SECONDS_BETWEEN_CHECKS: Final = 1.0
@@ -28,12 +27,11 @@ SERVER_SETTINGS: Final = SPARK_SETTINGS | {
 
 def serve(master: str) -> None:
     """Start the server, print its port, and return when standard input closes or the JVM has died."""
-    port = _find_free_port()
+    port = find_free_port()
     settings = SERVER_SETTINGS | {"spark.master": master, "spark.connect.grpc.binding.port": str(port)}
     if master.startswith("local"):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    with private_jvm(master):
-        spark = open_session(settings)
+    spark = open_own_session(settings)
     sys.stdout.write(f"{port}\n")
     sys.stdout.flush()
     if master.startswith("local"):
@@ -45,7 +43,7 @@ def serve(master: str) -> None:
             return
 
 
-def _find_free_port() -> int:
+def find_free_port() -> int:
     """A port for the server, which cannot tell the one that it would choose itself."""
     with socket.socket() as unused:
         unused.bind((LOOPBACK, 0))

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -27,6 +27,7 @@ from ads_pipeline.domain.errors import BadCommand
 from ads_pipeline.domain.log_lines import LogEvent, configure_logging, log_event
 from ads_pipeline.lake.storage.durable_files import make_durable_directories
 from ads_pipeline.settings.environment import Settings, read_settings
+from ads_pipeline.spark.class_archive import find_archive
 from ads_pipeline.spark.engine.run_processes import RunProcesses
 from ads_pipeline.spark.engine.start_requests import EXECUTE, MAX_REQUEST, RunRequest
 from ads_pipeline.spark.engine_address import (
@@ -51,6 +52,8 @@ from ads_pipeline.spark.private_directory import short_lived_directory
 SERVER: Final = "ads_pipeline.spark.engine.server"
 LOG: Final = "log"
 _LOG: Final = logging.getLogger(__name__)
+ARCHIVE_MAKER: Final = "ads_pipeline.spark.engine.archive_maker"
+SECONDS_TO_ARCHIVE: Final = 60.0  # the start of Dagster, and what waits for it, come first
 SECONDS_TO_WARM_UP: Final = 5.0  # `ads-pipeline dev` starts Dagster's processes at the same time
 
 
@@ -219,14 +222,26 @@ def run_engine(
         signal.signal(number, end)
     with engine(settings, module, limits) as opened:
         if needs_engine(settings.spark):
-            warm_up = threading.Timer(SECONDS_TO_WARM_UP, opened.spark_server.start_if_needed)
-            warm_up.daemon = True
-            warm_up.start()
+            _start_later(SECONDS_TO_WARM_UP, opened.spark_server.start_if_needed)
+            _start_later(SECONDS_TO_ARCHIVE, _make_archive)
         while not ended.is_set():
             if until_stdin_closes and select.select([sys.stdin], [], [], 1.0)[0]:
                 return
             if not until_stdin_closes:
                 ended.wait(1.0)
+
+
+def _start_later(seconds: float, function: Callable[[], object]) -> None:
+    timer = threading.Timer(seconds, function)
+    timer.daemon = True
+    timer.start()
+
+
+def _make_archive() -> None:
+    """Run the program that makes the archive of classes, if there is none. It ends with this process."""
+    if find_archive(os.environ).path is None:
+        command = [sys.executable, "-m", ARCHIVE_MAKER, UNTIL_STDIN_CLOSES]
+        subprocess.Popen(command, stdin=subprocess.PIPE).wait()  # noqa: S603 - no shell, and constant
 
 
 def _point(link: Path, target: Path) -> None:
