@@ -12,8 +12,8 @@ from ads_pipeline.spark.class_archive import (
     find_archive,
     find_java_and_spark,
     mark_used,
+    name_archive,
 )
-from ads_pipeline.spark.engine import archive_maker
 from ads_pipeline.spark.engine.archive_maker import SECONDS_TO_KEEP
 from ads_pipeline.spark.jvm_options import find_fast_options
 
@@ -36,7 +36,7 @@ def put_archive(environ: Mapping[str, str], content: bytes = CONTENT) -> Path:
     assert programs
     assert folder
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    archive = folder / archive_maker.name_archive(programs.digest(), len(content))
+    archive = folder / name_archive(programs.digest(), len(content))
     archive.write_bytes(content)
     return archive
 

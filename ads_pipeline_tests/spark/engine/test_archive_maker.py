@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,9 +42,8 @@ class Made:
 def variables(caches: Path) -> dict[str, str]:
     """The environment of a user without own options of the JVM."""
     inherited = build_environment()
-    return {name: inherited[name] for name in inherited if name not in OWN_VARIABLES} | {
-        "XDG_CACHE_HOME": str(caches)
-    }
+    kept = {name: value for name, value in inherited.items() if name not in OWN_VARIABLES}
+    return kept | {"XDG_CACHE_HOME": str(caches)}
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +77,7 @@ def copied(made: Made, tmp_path: Path) -> Made:
 
 
 def use_spark(environ: Mapping[str, str], **more: str) -> str:
-    """What a process prints that starts Spark, counts three rows, and looks whether its JVM has mapped the archive."""
+    """The output of a process that starts Spark, counts three rows, and says whether its JVM maps the archive."""
     with tempfile.TemporaryDirectory() as home:
         done = subprocess.run(
             [sys.executable, "-c", SPARK_SCRIPT + DESCRIBE_JVM, home],
@@ -110,7 +109,7 @@ def test_changed_archive_does_not_kill_the_jvm(copied: Made) -> None:
 
 
 def test_jvm_that_ends_at_its_start_is_started_without_our_options(copied: Made, tmp_path: Path) -> None:
-    """Here a file that only Java reads names a second collector. The archive is removed, because it may be the cause."""
+    """Here a file that only Java reads names a second collector. The archive is removed: it may be the cause."""
     (tmp_path / "options").write_text("-XX:+UseParallelGC\n")
     assert "mapped False" in use_spark(copied.environ, JDK_JAVA_OPTIONS=f"@{tmp_path / 'options'}")
     assert find_archive(copied.environ).problem == "it has not been made yet"
@@ -132,8 +131,8 @@ def test_archives_that_nobody_has_used_for_a_month_are_removed(copied: Made) -> 
 def test_program_ends_with_its_engine(tmp_path: Path) -> None:
     """Its standard input closes when the engine dies in any way."""
     command = [*COMMAND, UNTIL_STDIN_CLOSES]
-    with subprocess.Popen(command, env=variables(tmp_path), stdin=subprocess.PIPE, start_new_session=True) as program:
-        wait_for(lambda: (tmp_path / "ads_pipeline").exists(), SECONDS, is_alive=lambda: program.poll() is None)
+    with subprocess.Popen(command, env=variables(tmp_path), stdin=subprocess.PIPE) as program:
+        wait_for((tmp_path / "ads_pipeline").exists, SECONDS, is_alive=lambda: program.poll() is None)
         assert os.getpriority(os.PRIO_PROCESS, program.pid) == archive_maker.LOWEST_PRIORITY
         assert program.stdin
         program.stdin.close()
@@ -141,8 +140,8 @@ def test_program_ends_with_its_engine(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def refusals(tmp_path: Path) -> Iterator[dict[str, str]]:
-    yield variables(tmp_path / "caches")
+def refusals(tmp_path: Path) -> dict[str, str]:
+    return variables(tmp_path / "caches")
 
 
 def find_refusal(environ: Mapping[str, str], *wrapper: str) -> str:
