@@ -42,6 +42,7 @@ def put_archive(environ: Mapping[str, str], content: bytes = CONTENT) -> Path:
 
 
 def test_own_whole_archive_is_found(environ: dict[str, str]) -> None:
+    """It is that of the Java and Spark that a session would start."""
     assert find_archive(environ) == FoundArchive(problem="it has not been made yet")
     archive = put_archive(environ)
     assert find_archive(environ) == FoundArchive(path=archive)

@@ -172,6 +172,7 @@ def test_folder_on_a_read_only_disk_has_no_archive(refusals: dict[str, str]) -> 
 
 
 def test_folder_that_others_can_write_to_is_refused(refusals: dict[str, str]) -> None:
+    """The program does not correct it either: somebody may have put files there."""
     folder = archive_folder(refusals)
     assert folder
     folder.mkdir(parents=True)
