@@ -33,8 +33,13 @@ def access_mode(mode: int) -> int:
 
 
 def create_empty_file(path: Path) -> None:
-    """Create a file, unless it exists, for a library that would leave its mode to the umask."""
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, access_mode(0o666)))
+    """Create a file, unless it exists, for a library that would leave its mode to the umask.
+
+    A file that exists is not opened: to close it would release the locks of this process on it, with which SQLite
+    protects its files. https://www.sqlite.org/howtocorrupt.html#_posix_advisory_locks_canceled_by_a_separate_thread_doing_close_
+    """
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, access_mode(0o666)))
 
 
 @contextmanager

@@ -168,7 +168,7 @@ def _create_file(path: Path) -> None:
     try:
         make_durable_directories(path.parent)
         create_empty_file(path)
-        if not os.access(path.parent, os.W_OK):  # for the files beside it
+        if not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):  # also for the files beside it
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
         if error.errno in NOT_WRITABLE:
