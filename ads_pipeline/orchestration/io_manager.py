@@ -157,7 +157,6 @@ class PartitionStateIOManager(dg.IOManager):
                 skipped[0].reason,
             )
         not_fetched = {each.key for each in landed.failed} | {each.key for each in landed.skipped}
-        resources.not_fetched.update(not_fetched)
         newest = resources.ledger.runs.newest([key for key in keys if key not in not_fetched])
         return {
             key: describe_run(registered, landed.notes.get(registered.run, {}))
@@ -175,9 +174,10 @@ class PartitionStateIOManager(dg.IOManager):
         published = self._opened.loader.publish(output.committed)
         moved, visible = set(published.moved), set(published.published)
         written = [(load, each.table_version) for each in output.committed.written for load in each.runs]
+        not_fetched = self._resources.find_not_fetched()
         for load, table_version in written:
             key, before = load.run.key, output.loadable.pointers.get(load.run.key)
-            is_newest = key not in self._resources.not_fetched and output.loadable.newest[key].run == load.run
+            is_newest = key not in not_fetched and output.loadable.newest[key].run == load.run
             if load.run in visible and (load.run in moved or is_newest):
                 yield (
                     key,

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -17,7 +17,7 @@ from ads_pipeline.domain.errors import LeaseLost
 from ads_pipeline.domain.fetching.fetch_results import Backfill, SkippedFetch
 from ads_pipeline.domain.fetching.retry_forecast import LeaseHolder
 from ads_pipeline.domain.log_lines import LogEvent, log_event
-from ads_pipeline.domain.partition import PartitionKey, Run
+from ads_pipeline.domain.partition import PartitionKey, Run, parse_key
 from ads_pipeline.domain.quoting import printable
 from ads_pipeline.domain.run_events import Event, EventOrigin
 from ads_pipeline.lake.raw.landing import RawRuns
@@ -43,6 +43,7 @@ if TYPE_CHECKING:  # they load Spark, Arrow and Delta, which neither the definit
 
     from ads_pipeline.lake.warehouse.replacement import Warehouse
     from ads_pipeline.lake.warehouse.staging import StartSpark
+    from ads_pipeline.orchestration.runs.ended_runs import CompletedRun
     from ads_pipeline.orchestration.step_values import LoadablePartitions
     from ads_pipeline.pipeline.completeness.days_table import DaysTable
     from ads_pipeline.pipeline.loading import LoadResult
@@ -62,6 +63,11 @@ def build_external_source(resources: "SensorResources") -> Source:
 
 
 SourceFactory = Callable[["SensorResources"], Source]
+RunCloser = Callable[[RunCompletionLog, str], "CompletedRun | None"]
+
+
+def _never_close(_events: RunCompletionLog, _engine_run_id: str) -> None:
+    """Without an instance of Dagster, nobody can say whether a run has ended."""
 
 
 class SparkResource(Protocol):
@@ -136,7 +142,7 @@ class RunResources(SensorResources):
     seals: SealRegister
     due: Collection[PartitionKey] | None = None  # as in `StepResources`
     claimed: dict[PartitionKey, int] = field(default_factory=dict)
-    not_fetched: set[PartitionKey] = field(default_factory=set)  # failed or skipped by the source in this run
+    close_if_ended: RunCloser = _never_close
 
     @property
     def reader(self) -> LedgerReader:
@@ -163,11 +169,25 @@ class RunResources(SensorResources):
 
     def _claim(self, keys: Sequence[PartitionKey]) -> Mapping[PartitionKey, LeaseHolder]:
         """Claim partitions, and return the holders of those that other runs hold."""
-        claim, now = self.lease.claim(keys), datetime.now(UTC)
+        claim, now = self._claim_free(keys), datetime.now(UTC)
         started = [self.ledger.origin.make_event("StepStarted", at=now, step_id=str(key)) for key in claim.granted]
         self._append(started)
         self.claimed.update(claim.granted)
         return claim.held
+
+    def _claim_free(self, keys: Collection[PartitionKey]) -> ClaimResult:
+        """Claim partitions. A holder that Dagster has ended is closed first, as the sensor would do later."""
+        claim = self.lease.claim(keys)
+        holders = sorted({holder.engine_run_id for holder in claim.held.values()})
+        closed = [closed for each in holders if (closed := self.close_if_ended(self.events, each)) is not None]
+        for run in closed:
+            if run.problem is not None:
+                _LOG.error("%s", run.problem)
+        return self.lease.claim(keys) if closed else claim
+
+    def find_not_fetched(self) -> set[PartitionKey]:
+        """The partitions that the source has failed to fetch or skipped in this run, in any of its processes."""
+        return set(map(parse_key, self.events.list_steps(self.lease.engine_run_id, {"FetchFailed", "StepSkipped"})))
 
     def record_skipped(self, skipped: Sequence[SkippedFetch]) -> None:
         """Emit StepSkipped for partitions that were claimed and not fetched."""
@@ -211,7 +231,7 @@ class RunResources(SensorResources):
             publications=self.ledger.publications,
             warehouse=self.warehouse,
             open_pipeline=lambda: self.pipeline(start_spark),
-            claim=lambda keys: self.lease.claim(keys).granted,
+            claim=lambda keys: self._claim_free(keys).granted,
         )
         return RepeatedReconciliation(reconciliation, LastPasses(self.settings.home / "reconciled"))
 
@@ -258,13 +278,18 @@ def open_run_resources(
     *,
     due: Collection[PartitionKey] | None = None,
     on_loss: Callable[[], None] | None = None,
+    find_wait: Callable[[], timedelta | None] | None = None,
+    close_if_ended: RunCloser = _never_close,
 ) -> Iterator[RunResources]:
-    """Open the resources of one Dagster run: take its lease and emit RunStarted.
+    """Open the resources of one Dagster run, or of one process of it: take its lease and emit RunStarted.
 
-    `on_loss` is called when the run has lost its lease.
+    `on_loss` is called when the run has lost its lease. `find_wait` says how long the lease stays open for other
+    processes of the run, as in `Lease.held`.
     """
     events = RunCompletionLog(engine, tenancy=settings.tenancy)
-    with Lease.held(engine, origin.engine_run_id, duration=settings.lease, on_loss=on_loss) as lease:
+    with Lease.held(
+        engine, origin.engine_run_id, duration=settings.lease, on_loss=on_loss, find_wait=find_wait
+    ) as lease:
         ledger = Ledger(engine, origin=origin, tenancy=settings.tenancy, lease=lease)
         log_event(_LOG, LogEvent.RUN_OPENED, run=origin.engine_run_id, lease_seconds=settings.lease.total_seconds())
         events.append(origin.make_event("RunStarted", at=datetime.now(UTC)))
@@ -281,6 +306,7 @@ def open_run_resources(
             seals=SealRegister(raw=RawRuns(settings.raw_location), registrations=ledger.registrations),
             source_factory=source_factory,
             due=due,
+            close_if_ended=close_if_ended,
         )
 
 

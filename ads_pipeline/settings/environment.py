@@ -22,6 +22,7 @@ from ads_pipeline.lake.storage.open_store import is_bucket
 from ads_pipeline.settings.query_file import DEFAULT_QUERIES_FILE, GoogleApis, Query, read_query_file
 
 PREFIX: Final = "ADS_PIPELINE_"
+STEP_WAIT_VARIABLE: Final = "ADS_PIPELINE_STEP_WAIT_SECONDS"
 VARIABLES: Final[Mapping[str, str]] = {
     "ADS_PIPELINE_HOME": "absolute path of the folder for SQLite and Dagster's files (~/.ads_pipeline)",
     "ADS_PIPELINE_LAKE": "s3://…, gs://…, abfss://… or a path: raw, warehouse, partition_status.parquet (home)",
@@ -31,6 +32,7 @@ VARIABLES: Final[Mapping[str, str]] = {
     "ADS_PIPELINE_SPARK": "a master (local[2], spark://…, yarn), sc://… (Connect), or module:function (local[*])",
     "ADS_PIPELINE_FILE_ACCESS": "who may open new files below home: owner, or umask to let the umask decide (owner)",
     "ADS_PIPELINE_LEASE_SECONDS": "seconds after which a silent run loses its partitions, at least 5 (120)",
+    STEP_WAIT_VARIABLE: "seconds that a run waits for its next step, if steps are processes, at least 5 (600)",
     "ADS_PIPELINE_ARRIVAL_SECONDS": "seconds between searches for sealed runs, at least 5 (5; with a bucket 15)",
     "ADS_PIPELINE_SAMPLE_TEXT": "yes: reasons of rejections quote texts of payloads, not only their length (no)",
     "ADS_PIPELINE_WEBHOOK": "https://… that the sensor notifications sends messages to; a secret (none)",
@@ -118,6 +120,10 @@ _FORMS: Final[Mapping[str, tuple[str, Callable[[str], object]]]] = {
         f"whole seconds, from {MIN_LEASE_SECONDS} to {MAX_LEASE_SECONDS}",
         lambda text: re.fullmatch(r"[0-9]{1,6}", text) and MIN_LEASE_SECONDS <= int(text) <= MAX_LEASE_SECONDS,
     ),
+    STEP_WAIT_VARIABLE: (
+        f"whole seconds, from {MIN_LEASE_SECONDS} to {MAX_LEASE_SECONDS}",
+        lambda text: re.fullmatch(r"[0-9]{1,6}", text) and MIN_LEASE_SECONDS <= int(text) <= MAX_LEASE_SECONDS,
+    ),
     "ADS_PIPELINE_ARRIVAL_SECONDS": (
         f"whole seconds, from {MIN_ARRIVAL_SECONDS} to {MAX_LEASE_SECONDS}",
         lambda text: re.fullmatch(r"[0-9]{1,6}", text) and MIN_ARRIVAL_SECONDS <= int(text) <= MAX_LEASE_SECONDS,
@@ -144,6 +150,7 @@ class Settings:
     log_format: str | None = None
     tenancy: Tenancy = field(default_factory=Tenancy)
     lease: timedelta = timedelta(seconds=120)
+    step_wait: timedelta = timedelta(seconds=600)  # of a run whose steps are processes of their own
     arrival_interval: timedelta = timedelta(seconds=MIN_ARRIVAL_SECONDS)
     google_ads: str | None = field(default=None, repr=False)  # env or a path; None: extractors run elsewhere
     sample_text: bool = False  # whether reasons quote texts of payloads, which may be personal data
@@ -242,6 +249,7 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
             workspace_id=values.get("ADS_PIPELINE_WORKSPACE"),
         ),
         lease=timedelta(seconds=int(values.get("ADS_PIPELINE_LEASE_SECONDS", "120"))),
+        step_wait=timedelta(seconds=int(values.get(STEP_WAIT_VARIABLE, "600"))),
         arrival_interval=timedelta(seconds=int(values.get("ADS_PIPELINE_ARRIVAL_SECONDS", searches))),
         google_ads=_find_extraction(values.get("ADS_PIPELINE_GOOGLE_ADS", "off")),
         sample_text=values.get("ADS_PIPELINE_SAMPLE_TEXT") == "yes",

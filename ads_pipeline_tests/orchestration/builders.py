@@ -175,10 +175,10 @@ _read_revisions_once = lru_cache(maxsize=8)(ScriptDirectory.from_config)
 
 
 @contextmanager
-def open_resources(location: Location, origin: EventOrigin) -> Iterator[RunResources]:
+def open_resources(location: Location, origin: EventOrigin, **options: Any) -> Iterator[RunResources]:
     """Open the resources of a run, on an engine of its own."""
     with (
         open_ledger_engine(location.settings) as engine,
-        open_run_resources(location.settings, location.names, engine, origin) as opened,
+        open_run_resources(location.settings, location.names, engine, origin, **options) as opened,
     ):
         yield opened

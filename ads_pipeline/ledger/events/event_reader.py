@@ -133,6 +133,12 @@ class EventReader:
         )
         return {logged.event.step_id: logged for logged in map(decode_event, rows) if logged.event.step_id}
 
+    def list_steps(self, engine_run_id: str, event_types: Collection[str]) -> list[str]:
+        """Return the steps of a run that have an event of one of these types, sorted."""
+        matches = run_events.c.engine_run_id == engine_run_id, run_events.c.event_type.in_(sorted(event_types))
+        steps = sa.select(run_events.c.step_id).where(*matches).distinct()
+        return sorted(row.step_id for row in self._execute(steps))
+
     def find_step_events(self, step_id: str, limit: int = 20) -> list[LoggedEvent]:
         """Return the last events of a step in all runs, oldest first."""
         newest = run_events.c.persisted_at.desc(), run_events.c.engine_run_id.desc(), run_events.c.run_seq.desc()

@@ -1,8 +1,9 @@
 """Leases and claims: which engine run may write which partitions, and until when.
 
-A run renews its lease in a thread and claims partitions under it. Only the database's clock decides whether a lease
-has expired. `Lease.claim` locks a claim's row exclusively; `Lease.require_claims` locks it in shared mode until the
-commit. A takeover and a late write therefore wait for each other, and the later one sees the earlier one's result.
+A run renews its lease in a thread and claims partitions under it. All its processes share the lease. Only the
+database's clock decides whether a lease has expired. `Lease.claim` locks a claim's row exclusively;
+`Lease.require_claims` locks it in shared mode until the commit. A takeover and a late write therefore wait for each
+other, and the later one sees the earlier one's result.
 """
 
 import logging
@@ -132,11 +133,18 @@ class Lease:
     @classmethod
     @contextmanager
     def held(
-        cls, engine: sa.Engine, engine_run_id: str, *, duration: timedelta, on_loss: Callable[[], None] | None = None
+        cls,
+        engine: sa.Engine,
+        engine_run_id: str,
+        *,
+        duration: timedelta,
+        on_loss: Callable[[], None] | None = None,
+        find_wait: Callable[[], timedelta | None] | None = None,
     ) -> Iterator[Self]:
         """Open a lease, renew it in a thread while the block runs, and end it afterwards.
 
-        `on_loss` is called in a thread when the lease is lost, or was not renewed for its duration.
+        `on_loss` is called in a thread when the lease is lost, or was not renewed for its duration. Where other
+        processes of the run still need the lease, `find_wait` says how long it stays open for them; None ends it.
         """
         lease = cls(engine, engine_run_id, duration=duration)
         lease.open()
@@ -144,12 +152,16 @@ class Lease:
             with renewing(lease, on_loss):
                 yield lease
         finally:
+            wait = find_wait() if find_wait is not None else None
             # An outage here must not hide how the block ended. The lease expires by itself.
             with suppress(LedgerUnavailable):
-                lease.end()
+                if wait is None:
+                    lease.end()
+                else:
+                    lease.stay_open(wait)
 
     def open(self) -> None:
-        """Open the lease, or renew it where a repeated run finds it live.
+        """Open the lease, or renew it where a repeated run or another process of the run finds it live.
 
         Raises LeaseLost when this run's lease has ended or expired: another run may have taken its partitions.
         """
@@ -172,6 +184,10 @@ class Lease:
         if is_live:
             self._renewed_at = asked_at
         return is_live
+
+    def stay_open(self, duration: timedelta) -> None:
+        """Extend the lease once, for another process of the run, which joins it by `open`."""
+        database.transact(self._engine, lambda connection: self._renew(connection, duration))
 
     def end(self) -> None:
         """End the lease and so release all its claims."""
@@ -224,8 +240,8 @@ class Lease:
         if not connection.execute(insert.on_conflict_do_nothing()).rowcount and not self._renew(connection):
             raise LeaseLost(self.engine_run_id, "its lease has already ended or expired")
 
-    def _renew(self, connection: sa.Connection) -> bool:
-        now, until = self._times()
+    def _renew(self, connection: sa.Connection, duration: timedelta | None = None) -> bool:
+        now, until = self._times(duration)
         greatest = sa.func.greatest if self._dialect == "postgresql" else sa.func.max
         live = leases.c.engine_run_id == self.engine_run_id, leases.c.ended_at.is_(None), leases.c.expires_at > now
         # A clock that goes back must not shorten the lease.
@@ -247,12 +263,13 @@ class Lease:
         held = {key: read_lease_holder(rows[key]) for key in keys if key not in granted}
         return ClaimResult(granted=granted, held=held)
 
-    def _times(self) -> tuple[Any, Any]:
+    def _times(self, duration: timedelta | None = None) -> tuple[Any, Any]:
         """Now, and the expiry of a lease that is renewed now."""
+        lasts = duration or self.duration
         if self._clock is not None:
             now = self._clock()
-            return sa.literal(now, Instant()), sa.literal(now + self.duration, Instant())
-        return database_clock(self._dialect), database_clock_plus(self._dialect, self.duration)
+            return sa.literal(now, Instant()), sa.literal(now + lasts, Instant())
+        return database_clock(self._dialect), database_clock_plus(self._dialect, lasts)
 
     def _claim_rows(self, keys: Iterable[PartitionKey]) -> Iterator[Values]:
         now = instant_text(self._clock()) if self._clock else None

@@ -3,8 +3,9 @@
 import logging
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import dagster as dg
@@ -37,9 +38,10 @@ from ads_pipeline.orchestration.resources import (
     StepResources,
 )
 from ads_pipeline.orchestration.runs.due_partitions import DUE_SCHEMA, read_due
-from ads_pipeline.orchestration.runs.ended_runs import build_event_origin
+from ads_pipeline.orchestration.runs.ended_runs import build_event_origin, close_if_ended
 from ads_pipeline.orchestration.runs.lost_lease import end_on_loss
 from ads_pipeline.orchestration.runs.origin_files import note_origin
+from ads_pipeline.orchestration.runs.step_processes import find_wait
 from ads_pipeline.orchestration.schedules import build_schedules
 from ads_pipeline.orchestration.sensors.sensor_list import build_sensors
 from ads_pipeline.settings.environment import Settings
@@ -90,12 +92,14 @@ def build_location(
             has_webhook=settings.webhook is not None,
             now=now,
         )
+        checks = _build_checks(names, queries, partitions)
+        schedules = build_schedules(names, queries, configuration)
         return dg.Definitions(
             assets=[*assets, *external],
-            asset_checks=_build_checks(names, queries, partitions),
+            asset_checks=checks,
             sensors=sensors,
-            schedules=build_schedules(names, queries, configuration),
-            resources=_build_resources(names, settings, factory),
+            schedules=schedules,
+            resources=_build_resources(names, settings, factory, _name_steps([*assets, *checks], schedules)),
             executor=executor,
         )
 
@@ -132,10 +136,21 @@ def _build_checks(
     return [*checks, *(build_complete_check(names, name) for name in query_names)]
 
 
-def _build_resources(names: Names, settings: Settings, source_factory: SourceFactory) -> dict[str, Any]:
+def _name_steps(
+    definitions: Iterable[dg.AssetsDefinition], schedules: Iterable[dg.ScheduleDefinition]
+) -> frozenset[str]:
+    """The steps of the product, in runs of assets and in those of its jobs."""
+    jobs = [schedule.job for schedule in schedules if isinstance(schedule.job, dg.JobDefinition)]
+    return frozenset(each.op.name for each in definitions).union(*(job.graph.node_dict for job in jobs))
+
+
+def _build_resources(
+    names: Names, settings: Settings, source_factory: SourceFactory, steps: Collection[str]
+) -> dict[str, Any]:
+    """The resources of a deployment, whose steps have these names in every run."""
     built = {
         LEDGER_ENGINE.text: _build_ledger_engine(settings),
-        RUN_RESOURCES.text: _build_run_resources(names, settings, source_factory),
+        RUN_RESOURCES.text: _build_run_resources(names, settings, source_factory, steps),
         STEP_RESOURCES.text: _build_step_resources(names),
         SENSOR_RESOURCES.text: _build_sensor_resources(names, settings, source_factory),
         CONTROL_ACTIONS.text: _build_control_actions(names, settings),
@@ -184,7 +199,9 @@ def _build_ledger_engine(settings: Settings) -> dg.ResourceDefinition:
     return ledger_engine
 
 
-def _build_run_resources(names: Names, settings: Settings, source_factory: SourceFactory) -> dg.ResourceDefinition:
+def _build_run_resources(
+    names: Names, settings: Settings, source_factory: SourceFactory, steps: Collection[str]
+) -> dg.ResourceDefinition:
     @dg.resource(
         config_schema=DUE_SCHEMA,
         required_resource_keys=names.require(LEDGER_ENGINE),
@@ -192,12 +209,21 @@ def _build_run_resources(names: Names, settings: Settings, source_factory: Sourc
         "lease of the run.",
     )
     def run_resources(context: dg.InitResourceContext) -> Iterator[RunResources]:
-        if context.run is None:
+        run, instance = context.run, context.instance
+        if run is None or instance is None:
             raise dg.DagsterInvariantViolationError("run_resources can be opened only in a run")
-        engine, origin = names.find(context, LEDGER_ENGINE), build_event_origin(context.run)
+        engine, origin = names.find(context, LEDGER_ENGINE), build_event_origin(run)
         due = read_due(context.resource_config, settings.google_apis.source)
         with resources.open_run_resources(
-            settings, names, engine, origin, source_factory, due=due, on_loss=end_on_loss()
+            settings,
+            names,
+            engine,
+            origin,
+            source_factory,
+            due=due,
+            on_loss=end_on_loss(),
+            find_wait=lambda: find_wait(instance, run, steps, settings.step_wait),
+            close_if_ended=partial(close_if_ended, instance),
         ) as opened:
             yield opened
 

@@ -15,6 +15,8 @@ from ads_pipeline.domain.run_events import EventOrigin
 from ads_pipeline.domain.run_snapshots import RunStatus
 from ads_pipeline.ledger.events.completed_runs import RunCompletionLog
 from ads_pipeline.ledger.events.event_log import PLAN_VERSION
+from ads_pipeline.orchestration.runs.step_processes import has_step_processes
+from ads_pipeline.settings.environment import STEP_WAIT_VARIABLE
 
 FINAL_STATUSES: Final = {
     dg.DagsterRunStatus.SUCCESS: RunStatus.COMPLETED,
@@ -22,6 +24,10 @@ FINAL_STATUSES: Final = {
     dg.DagsterRunStatus.CANCELED: RunStatus.CANCELLED,
 }
 LEASE_EXPIRED: Final = "the run did not renew its lease"
+STEP_WAITED: Final = (
+    f"no step of the run renewed its lease in time: their machine was lost, or a step waited longer to start than "
+    f"{STEP_WAIT_VARIABLE} allows"
+)
 _RETRY_TAG: Final = "dagster/retry_number"
 
 
@@ -32,6 +38,14 @@ class CompletedRun:
     engine_run_id: str
     status: RunStatus
     unjudged: tuple[PartitionKey, ...]
+
+    @property
+    def problem(self) -> str | None:
+        """The sealed runs without a verdict, for the log."""
+        if not self.unjudged:
+            return None
+        left = f"left {len(self.unjudged)} sealed runs without a verdict. First: {self.unjudged[0]}"
+        return f"run {self.engine_run_id} ended as {self.status} and {left}"
 
 
 def build_event_origin(run: dg.DagsterRun) -> EventOrigin:
@@ -60,21 +74,34 @@ def close_finished_runs(instance: dg.DagsterInstance, events: RunCompletionLog) 
             unjudged = events.complete_run(origin, RunStatus.FAILED, reason=LEASE_EXPIRED)
             yield CompletedRun(engine_run_id=engine_run_id, status=RunStatus.FAILED, unjudged=tuple(unjudged))
         if run is not None and not run.is_finished and engine_run_id in expired:
-            run, reason = _report_lost_run(instance, run), LEASE_EXPIRED
-        status = FINAL_STATUSES.get(run.status) if run else None
-        if run is not None and status is not None:
-            reason = reason or f"Dagster reports the run as {run.status.value}"
-            unjudged = events.complete_run(build_event_origin(run), status, reason=reason)
-            yield CompletedRun(engine_run_id=engine_run_id, status=status, unjudged=tuple(unjudged))
+            reason = STEP_WAITED if has_step_processes(instance, engine_run_id) else LEASE_EXPIRED
+            run = _report_lost_run(instance, run, reason)
+        if run is not None and (closed := _close(events, run, reason)) is not None:
+            yield closed
 
 
-def _report_lost_run(instance: dg.DagsterInstance, run: dg.DagsterRun) -> dg.DagsterRun | None:
+def close_if_ended(instance: dg.DagsterInstance, events: RunCompletionLog, engine_run_id: str) -> CompletedRun | None:
+    """Close a run if Dagster has ended it, as `close_finished_runs` would do later. Otherwise None."""
+    run = instance.get_run_by_id(engine_run_id)
+    return _close(events, run) if run is not None else None
+
+
+def _close(events: RunCompletionLog, run: dg.DagsterRun, reason: str | None = None) -> CompletedRun | None:
+    status = FINAL_STATUSES.get(run.status)
+    if status is None:
+        return None
+    reason = reason or f"Dagster reports the run as {run.status.value}"
+    unjudged = events.complete_run(build_event_origin(run), status, reason=reason)
+    return CompletedRun(engine_run_id=run.run_id, status=status, unjudged=tuple(unjudged))
+
+
+def _report_lost_run(instance: dg.DagsterInstance, run: dg.DagsterRun, reason: str) -> dg.DagsterRun | None:
     """Report a lost run to Dagster, which would otherwise show it as started for ever.
 
     Dagster gets the report before the event log: after a crash in between, the next tick closes the run.
     """
     if run.status is dg.DagsterRunStatus.CANCELING:
-        instance.report_run_canceled(run, message=LEASE_EXPIRED)
+        instance.report_run_canceled(run, message=reason)
     else:
-        instance.report_run_failed(run, message=LEASE_EXPIRED)
+        instance.report_run_failed(run, message=reason)
     return instance.get_run_by_id(run.run_id)

@@ -12,6 +12,10 @@ import sys
 from collections.abc import Callable
 from typing import Final
 
+_COMMANDS: Final = {
+    "execute_run",
+    "execute_step",
+}  # of `dagster api`, with which launchers and executors start processes
 EXIT_CODE: Final = 75  # EX_TEMPFAIL of sysexits.h: a later run may succeed
 _LOG: Final = logging.getLogger(__name__)
 
@@ -19,7 +23,7 @@ _LOG: Final = logging.getLogger(__name__)
 def end_on_loss() -> Callable[[], None] | None:
     """The function that ends a run without its lease; None in a process of others, such as a notebook."""
     is_started_by_code_server = multiprocessing.parent_process() is not None
-    is_started_by_launcher = "execute_run" in sys.argv
+    is_started_by_launcher = not _COMMANDS.isdisjoint(sys.argv)
     return _end_process if is_started_by_code_server or is_started_by_launcher else None
 
 

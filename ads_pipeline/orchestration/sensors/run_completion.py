@@ -68,14 +68,8 @@ def build_run_completion_sensor(names: Names, query_names: Sequence[str], *, now
             context.log.warning("run %s was closed as failed: %s", engine_run_id, COMMAND_KILLED)
         follower.catch_up()
         for run in closed:
-            if run.unjudged:
-                context.log.error(
-                    "run %s ended as %s and left %d sealed runs without a verdict. First: %s",
-                    run.engine_run_id,
-                    run.status,
-                    len(run.unjudged),
-                    run.unjudged[0],
-                )
+            if run.problem is not None:
+                context.log.error("%s", run.problem)
         return dg.SensorResult(skip_reason=_count_ended(len(closed)))
 
     return run_completion

@@ -160,7 +160,7 @@ def run_racer(url: str, number: int, record: Path) -> None:
 
 
 def _hold_partitions(engine: sa.Engine, engine_run_id: str, chance: random.Random) -> str:
-    """One run: it claims twice, holds, and then ends its lease or simply stops."""
+    """One run: it claims twice, maybe in two processes, holds, and then ends its lease or simply stops."""
     lease, held = Lease(engine, engine_run_id, duration=SHORT), dict[PartitionKey, tuple[int, datetime]]()
     lease.open()
     with suppress(LeaseLost):  # a slow machine may take longer than its lease lasts
@@ -168,6 +168,10 @@ def _hold_partitions(engine: sa.Engine, engine_run_id: str, chance: random.Rando
             fences = lease.claim(chance.sample(CONTESTED, 3)).granted
             held = {each: (fence, datetime.now(UTC)) for each, fence in fences.items()} | held
             time.sleep(chance.random() / 50)
+            if chance.random() < 0.5:
+                lease.stay_open(SHORT / 2)
+                lease = Lease(engine, engine_run_id, duration=SHORT)
+                lease.open()
     let_go = datetime.now(UTC)
     dies = chance.random() < 0.1
     if not dies:

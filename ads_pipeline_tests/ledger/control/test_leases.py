@@ -343,6 +343,47 @@ def test_waiting_claim_sees_the_new_holder(postgres_url: str) -> None:
             assert waiting.result().held[key()].engine_run_id == "engine-1"
 
 
+@pytest.mark.invariant("O3", "O4")
+def test_processes_of_one_run_share_its_lease(lease: Opening, clock: FakeClock) -> None:
+    """A process that ends leaves the lease open for the next one, which has the same fences and never shortens the
+    lease. When no process renews it in time, it is lost for all of them."""
+    first, other = lease("engine-1"), lease("engine-2", lasts=LASTS * 10)
+    first.claim([key(day=1)])
+    first.stay_open(LASTS * 3)
+    clock.tick(LASTS * 2)
+    assert list(other.claim([key(day=1)]).held) == [key(day=1)]
+    second = lease("engine-1")
+    assert dict(second.claim([key(day=1), key(day=2)]).granted) == {key(day=1): 1, key(day=2): 1}
+    clock.tick(LASTS - timedelta(microseconds=1))
+    assert list(other.claim([key(day=1)]).held) == [key(day=1)]
+    clock.tick(timedelta(microseconds=1))
+    second.stay_open(LASTS)
+    assert dict(other.claim([key(day=1), key(day=2)]).granted) == {key(day=1): 2, key(day=2): 2}
+    for attempt in (second.open, lambda: first.claim([key(day=3)]), lambda: lease("engine-1")):
+        with pytest.raises(LeaseLost):
+            attempt()
+
+
+@pytest.mark.invariant("O3")
+@pytest.mark.parametrize("wait", [None, LASTS * 3])
+def test_lease_stays_open_as_long_as_its_block_says(
+    backdoor: sa.Engine, reader: LedgerReader, wait: timedelta | None
+) -> None:
+    """It is asked when the block has ended, also by an error."""
+
+    def hold() -> None:
+        with Lease.held(backdoor, "engine-1", duration=LASTS, find_wait=lambda: wait) as lease:
+            lease.claim([key()])
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        hold()
+    holders = reader.leases.holders([key()])
+    assert bool(holders) == bool(wait)
+    for holder in holders.values():
+        assert holder.expires_at > holder.claimed_at + LASTS * 2
+
+
 def test_renewal_survives_an_outage(backdoor: sa.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """The renewing thread continues after a database outage and ends when the lease is lost."""
     answers = iter(["out of reach", "out of reach", "kept", "lost"])
