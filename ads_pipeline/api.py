@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ads_pipeline.domain.partition import PartitionKey, Run
     from ads_pipeline.domain.run_snapshots import RunEventStore
     from ads_pipeline.domain.sealed_run import SealedRun
+    from ads_pipeline.orchestration.location.changed_days import on_changed_days
     from ads_pipeline.orchestration.location.component import AdsPipelineComponent
     from ads_pipeline.orchestration.location.own_project import build_definitions
     from ads_pipeline.pipeline.readers import Readers
@@ -38,6 +39,7 @@ __all__ = [
     "Settings",
     "build_definitions",
     "land",
+    "on_changed_days",
     "open_readers",
     "read_settings",
     "report_failure",
@@ -55,6 +57,7 @@ _MODULES: Final = {
     "SealedRun": "domain.sealed_run",
     "Settings": "settings.environment",
     "build_definitions": "orchestration.location.own_project",
+    "on_changed_days": "orchestration.location.changed_days",
     "read_settings": "settings.environment",
 }
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import dagster as dg
 
-from ads_pipeline.api import build_definitions
+from ads_pipeline.orchestration.location.code_location import build_location
 from ads_pipeline.orchestration.naming.names import Names
 from ads_pipeline.pipeline.registered_seals import SealRegister
 from ads_pipeline.settings.environment import read_settings
@@ -25,7 +25,7 @@ def build_job() -> dg.JobDefinition:
     settings = read_settings(os.environ)
     _stop_at(settings.home / STOP)
     executor = dg.multiprocess_executor.configured({"max_concurrent": 2})
-    defs = build_definitions(settings, executor=executor)
+    defs = build_location(settings, executor=executor)
     # Dagster reserves the name of its own job of all assets.
     job = dg.define_asset_job("load", dg.AssetSelection.assets(*Names().assets(settings.google_apis.queries)))
     return dg.Definitions.merge(defs, dg.Definitions(jobs=[job])).resolve_job_def(job.name)
