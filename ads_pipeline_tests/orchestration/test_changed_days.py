@@ -126,5 +126,6 @@ def test_other_dependencies_are_kept() -> None:
 
 
 def test_invalid_prefix_is_refused() -> None:
+    """By the rule of deployments."""
     with pytest.raises(BadName):
         on_changed_days(QUERY, key_prefix="a|b")
