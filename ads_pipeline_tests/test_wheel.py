@@ -6,6 +6,7 @@ package index: its environment finds the libraries that the tests run with.
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -264,3 +265,52 @@ def run(program: Path, *arguments: str, directory: Path, environment: Mapping[st
 
 def results_of(output: str) -> list[str]:
     return output.partition("Rejected partitions")[2].partition("Go on with")[0].splitlines()[1:]
+
+
+PROJECT = ROOT / "examples" / "dagster_project"
+DAY = ("1180250317", "2026-03-01")
+ADD_CUSTOMERS = """
+import sys
+import dagster as dg
+with dg.DagsterInstance.get() as instance:
+    for prefix in ("acme", "beta"):
+        instance.add_dynamic_partitions(f"{prefix}__google_ads_customers", sys.argv[1:])
+"""
+COUNT_STEPS = """
+import dagster as dg
+with dg.DagsterInstance.get() as instance:
+    for run in instance.get_runs():
+        events = instance.all_logs(run.run_id)
+        print(run.status.value, len({each.step_key for each in events if each.get_dagster_event().is_step_success}))
+"""
+
+
+@pytest.mark.timeout(900)
+def test_project_runs_two_deployments_in_processes(installed: Path, tmp_path: Path) -> None:
+    """A user's project, copied to an empty directory, runs raw, checks and warehouse of both of its deployments.
+
+    Each step is a process of its own, and wrong variables in the environment do no harm.
+    """
+    project, python = tmp_path / "agency", installed.parent / "python"
+    shutil.copytree(PROJECT, project)
+    (records := tmp_path / "dagster").mkdir()
+    (records / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
+    for name in ("acme", "beta"):
+        extractor = str(ROOT / "examples" / "own_extractor.py")
+        run(python, extractor, *DAY, directory=project, environment=clean_environment(project / f".{name}"))
+    environment = clean_environment(tmp_path / "unused", ADS_PIPELINE_SPARK="nonsense", ADS_PIPELINE_HOMES="typo") | {
+        "DAGSTER_HOME": str(records),
+        "PYTHONPATH": str(project / "src"),
+        "PYTHONWARNINGS": "ignore",
+    }
+    run(python, "-c", ADD_CUSTOMERS, DAY[0], directory=project, environment=environment)
+    for name in ("acme", "beta"):
+        selection = f"{name}/raw/campaign_daily,{name}/warehouse/campaign_daily"
+        options = ["--select", selection, "--partition", "|".join(DAY), "-m", "agency.definitions"]
+        run(python, "-m", "dagster", "asset", "materialize", *options, directory=project, environment=environment)
+        query = "SELECT count(*) FROM campaign_daily"
+        shown = clean_environment(project / f".{name}")
+        assert " 1" in run(installed, "warehouse", "query", query, directory=project, environment=shown)
+    steps = run(python, "-c", COUNT_STEPS, directory=project, environment=environment)
+    assert steps.split() == ["SUCCESS", "5"] * 2
+    assert not (tmp_path / "unused").exists()

@@ -84,6 +84,20 @@ def test_merges_with_definitions_of_the_same_names(tmp_path: Path) -> None:
         assert {name, f"acme/{name}", f"team/beta/{name}"} <= keys
 
 
+@pytest.mark.parametrize("in_postgres", [False, True])
+def test_two_deployments_on_one_ledger_are_refused(tmp_path: Path, *, in_postgres: bool) -> None:
+    """Also with another home and other credentials. The error of Dagster names the settings and no password."""
+    url = "postgresql+psycopg2://{}:never-shown@host/ads"
+    arguments: list[dict[str, Any]] = [
+        {"home": tmp_path / user, "database_url": url.format(user)} if in_postgres else {"home": tmp_path}
+        for user in ("one", "two")
+    ]
+    one, two = (build_definitions(**each, key_prefix=f"d{n}") for n, each in enumerate(arguments))
+    with pytest.raises(dg.DagsterInvariantViolationError, match="home_or_database_url_of_its_own") as caught:
+        dg.Definitions.merge(one, two)
+    assert "never-shown" not in str(caught.value)
+
+
 def test_queries_owners_and_tags_are_chosen(tmp_path: Path) -> None:
     """Only the named queries have assets; all assets have the owners and the tags."""
     defs = build_definitions(

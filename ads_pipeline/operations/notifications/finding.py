@@ -79,6 +79,7 @@ class FactFinder:
     source: str
     policy: RetryPolicy
     read_rules: Callable[[datetime], DayRules]  # of the days, as of a time
+    invocation: str = ""  # before each command, as in the settings
 
     def of_events(self, events: Sequence[LoggedEvent], now: datetime) -> Iterator[Fact]:
         """Yield the facts about partitions and dead runs.

@@ -121,10 +121,15 @@ class Notice:
     last_day: date | None = None
     reason: str = ""
     operator: str = ""
+    invocation: str = ""  # before the command, as in the settings
 
     @property
     def next_command(self) -> str:
         """The command that shows the facts with their reasons."""
+        return f"{self.invocation}{self._command}"
+
+    @property
+    def _command(self) -> str:
         if self.first_day is None:
             return KINDS[self.kind].command
         if self.facts == 1:

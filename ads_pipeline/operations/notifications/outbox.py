@@ -111,7 +111,7 @@ class Outbox:
         events, position = read_events_after(finder.ledger.engine, self.position, EVENT_TYPES, now=now)
         parkings, holds = finder.list_parkings(), finder.list_holds(now)
         blocked = finder.list_blocked(now) if self._is_search_due(now) else None
-        notices = group_facts(
+        grouped = group_facts(
             [
                 *finder.of_events(events, now),
                 *finder.of_deadlines(self.deadlines_at, now),
@@ -121,6 +121,7 @@ class Outbox:
                 *(fact for cause, facts in (blocked or {}).items() if cause not in self.blocked for fact in facts),
             ]
         )
+        notices = [replace(each, invocation=finder.invocation) for each in grouped]
         message = compose_message(notices, source=finder.source, workspace=workspace, now=now)
         return replace(
             self,

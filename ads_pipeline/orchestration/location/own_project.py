@@ -1,14 +1,20 @@
 """Builds a deployment inside a user's own Dagster project, from arguments. No ADS_PIPELINE_… variable is read."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 import dagster as dg
 
 from ads_pipeline.orchestration.catalog import Labels
 from ads_pipeline.orchestration.location.code_location import build_location
 from ads_pipeline.orchestration.naming.names import Names
+from ads_pipeline.orchestration.runs.due_partitions import digest_of
 from ads_pipeline.settings.arguments import mistakes_by_argument, read_arguments
+from ads_pipeline.settings.environment import Settings
+
+ONE_EACH: Final = "each_deployment_needs_a_home_or_database_url_of_its_own"
 
 
 def build_definitions(
@@ -60,5 +66,16 @@ def build_definitions(
     }
     names = Names((key_prefix,) if isinstance(key_prefix, str) else tuple(key_prefix))
     settings = read_arguments(arguments, query_names)
+    labels = Labels(owners=owners, tags=tags or {})
     with mistakes_by_argument():
-        return build_location(settings, names=names, labels=Labels(owners=owners, tags=tags or {}), executor=executor)
+        location = build_location(settings, names=names, labels=labels, executor=executor)
+    return dg.Definitions.merge(location, _reserve_ledger(settings))
+
+
+def _reserve_ledger(settings: Settings) -> dg.Definitions:
+    """A resource whose key names the ledger. Dagster refuses to merge two deployments on one ledger by this key."""
+    url = re.sub(r"//[^@]*@", "//", settings.database_url)
+    digest = digest_of((url, settings.google_apis.source))
+    description = "Prevents that two deployments of one code location use one ledger."
+    resource = dg.ResourceDefinition.none_resource(description=description)
+    return dg.Definitions(resources={f"{ONE_EACH}_{digest}": resource})

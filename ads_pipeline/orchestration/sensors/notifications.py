@@ -48,6 +48,7 @@ def build_notification_sensor(names: Names, *, has_webhook: bool, now: Clock) ->
             ledger=sensor_resources.ledger,
             source=apis.source,
             policy=settings.retry_policy,
+            invocation=settings.invocation,
             read_rules=lambda now: DayRules.read(sensor_resources.ledger, settings, now=now),
         )
         outbox = Outbox.parse(context.cursor) or Outbox.opened(finder, at)
