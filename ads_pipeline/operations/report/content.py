@@ -108,6 +108,7 @@ class ReportReader:
     retry_policy: RetryPolicy
     sum_per_day: SumPerDay
     currency_of: CurrencyOf
+    command: Callable[[str], str] = str  # as it works in any shell
 
     def read(self, *, since: date, until: date) -> ReportContent:
         """Read the days up to `until`, from `since` or the first fetched day, of all customers with one."""
@@ -140,7 +141,8 @@ class ReportReader:
                 )
                 for customer in customers
             ]
-            commands = find_next_commands(self.ledger, builder.described, self.retry_policy, name=lambda _: DAYS)
+            found = find_next_commands(self.ledger, builder.described, self.retry_policy, name=lambda _: DAYS)
+            commands = {key: self.command(text) for key, text in found.items()}
             notes = builder.notes(commands, {customer: number for number, customer in enumerate(customers)})
             queries.append(self._build_query(window, builder, cells, notes, facts, customers))
         return ReportContent(

@@ -55,6 +55,7 @@ class ReportWriter:
             retry_policy=self.settings.retry_policy,
             sum_per_day=self._sum_per_day,
             currency_of=self._find_currency,
+            command=self.settings.command,
         )
         until = max(now.astimezone(UTC).date() - timedelta(days=1), rules.newest_due_day())
         since = max(apis.start_date, until - timedelta(days=MAX_DAYS - 1))
