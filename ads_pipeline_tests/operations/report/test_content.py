@@ -1,5 +1,6 @@
 """The facts of the report, read from a ledger with one day in each condition."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -21,6 +22,7 @@ from ads_pipeline.operations.report.content import (
 from ads_pipeline.pipeline.days.account_days import AccountDays
 from ads_pipeline.pipeline.days.day_conditions import DayRules
 from ads_pipeline.pipeline.days.next_steps import DAYS
+from ads_pipeline.settings.arguments import read_arguments
 from ads_pipeline.settings.environment import read_settings
 from ads_pipeline.settings.extraction_section import ExtractionSettings
 from ads_pipeline_tests.builders import sealed_run
@@ -80,7 +82,9 @@ def fill(ledger: Ledger) -> dict[int, Condition]:
     }
 
 
-def read(ledger: Ledger, now: datetime = NOW, rules: DayRules | None = None) -> ReportContent:
+def read(
+    ledger: Ledger, now: datetime = NOW, rules: DayRules | None = None, command: Callable[[str], str] = str
+) -> ReportContent:
     reader = ReportReader(
         ledger=ledger,
         source="google_ads",
@@ -88,6 +92,7 @@ def read(ledger: Ledger, now: datetime = NOW, rules: DayRules | None = None) -> 
         retry_policy=RetryPolicy(max_age=timedelta(days=9_999)),
         sum_per_day=lambda _query, _column, _since, _until: {(CUSTOMER, FIRST): 2_500_000},
         currency_of=lambda partition: f"currency of {partition}",
+        command=command,
     )
     return reader.read(since=FIRST - timedelta(days=30), until=LAST)
 
@@ -142,6 +147,17 @@ def test_each_day_that_somebody_asks_about_has_a_note(ledger: Ledger) -> None:
     assert (query.notes["0,5"].operator, query.notes["0,2"].attempts) == (action_request().operator, 2)
     assert query.notes["0,8"].since == int(datetime(2026, 2, 10, 12, tzinfo=UTC).timestamp())
     assert content.texts[query.notes["1,5"].reason] == f"customer {PARKED} is parked: no"
+
+
+def test_commands_name_the_deployment(ledger: Ledger) -> None:
+    """A deployment of arguments has its variables before each command of the page, and none before no command."""
+    fill(ledger)
+    settings = read_arguments({"home": "/var/lib/ads"})
+    plain, named = read(ledger), read(ledger, command=settings.command)
+    commands = {content.texts[note.command] for content in (named,) for note in content.queries[0].notes.values()}
+    expected = {plain.texts[note.command] for note in plain.queries[0].notes.values()}
+    assert commands == {f"ADS_PIPELINE_HOME=/var/lib/ads {each}" if each else "" for each in expected}
+    assert len(commands - {""}) > 3
 
 
 def test_each_described_day_has_the_next_command(ledger: Ledger) -> None:
