@@ -15,15 +15,14 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.registry import Collector
 
-from ads_pipeline.domain.days.conditions import Condition, NextActor, conditions_of
+from ads_pipeline.domain.days.conditions import NextActor, conditions_of
+from ads_pipeline.domain.days.day_ranges import DayRange, count_conditions
 from ads_pipeline.domain.days.expected_days import ExpectedDays
-from ads_pipeline.domain.days.readability import DayCondition
 from ads_pipeline.domain.fetching.retry_policy import Lane
-from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.transitions import Status
 from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.ledger.sql.ledger_values import DayWindow, StateFilter
-from ads_pipeline.pipeline.days.day_conditions import DayRules, find_days
+from ads_pipeline.pipeline.days.day_conditions import DayRules, find_ranges
 from ads_pipeline.settings.environment import Settings
 
 PREFIX: Final = "ads_pipeline_"
@@ -83,20 +82,21 @@ class MetricsReader(Collector):
     def _read(self) -> dict[str, Iterable[Sample]]:
         first_days = self.ledger.days.first_days(self._source)
         rules = DayRules.read(self.ledger, self.settings, now=self.now)
-        days = {name: self._find_days(name, first_days.of_query(name), rules) for name in self._queries}
+        ranges = {name: self._find_ranges(name, first_days.of_query(name), rules) for name in self._queries}
         loads, newest = self.ledger.publications.last_loads(self._source), self.ledger.events.get_newest()
         claimed = self.ledger.retry_queue.count_claimed(self._source, self.now.date())
         parked = Counter(each.scope for each in self.ledger.retry_queue.list_parkings(self._source))
         samples: dict[str, Iterable[Sample]] = {
             "partitions": self._count_partitions(),
             "days": [
-                ((name, condition), number)
-                for name, found in days.items()
-                for condition, number in _count_conditions(found.values()).items()
+                ((name, condition), counts[condition])
+                for name, found in ranges.items()
+                for counts in [count_conditions(found)]
+                for condition in COUNTED
             ],
             "overdue_since_timestamp_seconds": [
                 ((name,), min(deadlines))
-                for name, found in days.items()
+                for name, found in ranges.items()
                 if (deadlines := self._list_passed_deadlines(found, rules))
             ],
             "last_load_timestamp_seconds": [
@@ -112,16 +112,17 @@ class MetricsReader(Collector):
         }
         return samples
 
-    def _find_days(
+    def _find_ranges(
         self, query_name: str, first_days: Mapping[str, ExpectedDays], rules: DayRules
-    ) -> dict[PartitionKey, DayCondition]:
+    ) -> list[DayRange]:
         apis = self.settings.google_apis
         window = DayWindow(source=self._source, query_name=query_name, since=apis.start_date, until=self.now.date())
-        return find_days(self.ledger, window, COUNTED, first_days=first_days, rules=rules)
+        return find_ranges(self.ledger, window, COUNTED, first_days=first_days, rules=rules)
 
-    def _list_passed_deadlines(self, days: Mapping[PartitionKey, DayCondition], rules: DayRules) -> list[float]:
-        """The deadlines of overdue days. A day may be blocked before its deadline."""
-        deadlines = (rules.deadline(key).timestamp() for key, day in days.items() if day.entry.is_overdue)
+    def _list_passed_deadlines(self, ranges: Iterable[DayRange], rules: DayRules) -> list[float]:
+        """The deadline of each customer's first overdue day. A day may be blocked before its deadline."""
+        overdue = sorted((each.first for each in ranges if each.day.entry.is_overdue), reverse=True)
+        deadlines = (rules.deadline(key).timestamp() for key in {key.customer_id: key for key in overdue}.values())
         return [each for each in deadlines if each <= self.now.timestamp()]
 
     def _count_partitions(self) -> Iterator[Sample]:
@@ -137,8 +138,3 @@ class MetricsReader(Collector):
             requests = queue.find_due_requests(policy, lane, source=self._source, today=today, limit=NO_LIMIT)
             yield (lane, "retry"), len(retries)
             yield (lane, "request"), len(requests)
-
-
-def _count_conditions(days: Iterable[DayCondition]) -> dict[Condition, int]:
-    counts = Counter(day.condition for day in days)
-    return {condition: counts[condition] for condition in COUNTED}

@@ -11,9 +11,14 @@ from typing import Any, Final
 
 import dagster as dg
 
-from ads_pipeline.domain.days.conditions import NEEDS_OPERATOR, UNREADABLE_CONDITIONS, count_unreadable, urgency
-from ads_pipeline.domain.days.readability import DayCondition
-from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.domain.days.conditions import (
+    CONDITIONS,
+    NEEDS_OPERATOR,
+    UNREADABLE_CONDITIONS,
+    count_unreadable,
+    urgency,
+)
+from ads_pipeline.domain.days.day_ranges import DayRange, count_conditions
 from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.ledger.sql.ledger_values import DayWindow
 from ads_pipeline.orchestration.event_storage.dagster_private import build_target
@@ -63,23 +68,26 @@ def evaluate_complete(
         first_days=first_days,
         rules=rules,
     )
-    days = sorted(found.days.items(), key=lambda each: urgency(each[1].condition, each[0].logical_date))
-    counts = Counter(day.entry.label.lower() for _key, day in days)
+    ranges = sorted(
+        found.ranges, key=lambda each: (*urgency(each.day.condition, each.last.logical_date), each.last.customer_id)
+    )
+    counts = count_conditions(ranges)
+    labels = {CONDITIONS[condition].label.lower(): number for condition, number in counts.items()}
     metadata: dict[str, Any] = {
         "expected": str(found.expected),
-        **{label: str(each) for label, each in counts.items()},
+        **{label: str(each) for label, each in labels.items()},
     }
-    if days:
+    if ranges:
         metadata["next_command"] = settings.command(f"ads-pipeline state inspect --query {name}")
     if single := first_days.describe_single([name], apis.start_date):
         metadata["not_expected"] = "\n".join(single[:MAX_SINGLE])
-    needed = sum(day.condition in NEEDS_OPERATOR for _key, day in days)
+    needed = sum(counts[condition] for condition in NEEDS_OPERATOR)
     return dg.AssetCheckEvaluation(
         asset_key=names.warehouse(name),
         check_name=COMPLETE,
-        passed=not days,
+        passed=not ranges,
         severity=dg.AssetCheckSeverity.ERROR if needed else dg.AssetCheckSeverity.WARN,
-        description=_describe(days, found.expected, needed, counts),
+        description=_describe(ranges, found.expected, needed, Counter(labels)),
         metadata=metadata,
         target_materialization_data=target,
     )
@@ -113,13 +121,11 @@ def _evaluate(
     return resources.ledger.read_at_once(evaluate)
 
 
-def _describe(
-    days: Sequence[tuple[PartitionKey, DayCondition]], expected: int, needed: int, counts: Counter[str]
-) -> str:
-    if not days:
+def _describe(ranges: Sequence[DayRange], expected: int, needed: int, counts: Counter[str]) -> str:
+    if not ranges:
         return count_unreadable(0, expected)
-    key, day = days[0]
+    key, day = ranges[0].last, ranges[0].day
     total = f"{needed:,} of {expected:,} expected days {'needs' if needed == 1 else 'need'} you"
     listed = ", ".join(f"{number:,} {label}" for label, number in counts.most_common())
     first = f"{key.customer_id}, {key.logical_date}, {day.entry.label}: {day.reason}"
-    return f"{total if needed else count_unreadable(len(days), expected)}: {listed}. First: {first}"
+    return f"{total if needed else count_unreadable(counts.total(), expected)}: {listed}. First: {first}"

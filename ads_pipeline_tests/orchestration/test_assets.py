@@ -9,13 +9,14 @@ import dagster as dg
 import pytest
 
 from ads_pipeline.domain.days.conditions import NEEDS_OPERATOR
+from ads_pipeline.domain.days.day_ranges import expand
 from ads_pipeline.domain.partition import Run
 from ads_pipeline.domain.transitions import Action, Status
 from ads_pipeline.lake.raw import discovery, disk_runs
 from ads_pipeline.ledger.sql.ledger_values import StateFilter
 from ads_pipeline.ledger.state.run_registration import Registrations
 from ads_pipeline.ledger.write_steps.leases import Lease
-from ads_pipeline.operations.cli.state.attention import find_listed_days
+from ads_pipeline.operations.cli.state.attention import find_listed_ranges
 from ads_pipeline.orchestration.complete_check import COMPLETE, evaluate_complete
 from ads_pipeline.orchestration.naming.names import Names
 from ads_pipeline.orchestration.runs.run_tags import range_tags
@@ -234,7 +235,7 @@ def test_one_check_shows_all_days_of_a_table(location: Location) -> None:
 
 def acknowledge_all(location: Location) -> None:
     ledger, settings = location.deployment.ledger, location.settings
-    days = find_listed_days(settings, ledger, StateFilter(), NEEDS_OPERATOR)
+    days = dict(expand(find_listed_ranges(settings, ledger, StateFilter(), NEEDS_OPERATOR)))
     ledger.actions.execute(Action.ACKNOWLEDGE, days, action_request("known"))
 
 

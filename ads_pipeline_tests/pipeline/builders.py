@@ -11,6 +11,7 @@ from typing import Any
 import duckdb
 from pyspark.sql import SparkSession
 
+from ads_pipeline.domain.days.day_ranges import expand
 from ads_pipeline.domain.days.readability import DayCondition
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.sealed_run import SealFacts
@@ -135,7 +136,7 @@ def find_gaps(
     now = datetime.combine(until, time.min, UTC) + timedelta(days=30)
     rules = day_conditions.DayRules(due_after={query_name: timedelta(hours=12)}, now=now)
     found = day_conditions.find_gaps(deployment.ledger, window, first_days=first_days, rules=rules)
-    return dict(found.days)
+    return dict(expand(found.ranges))
 
 
 def key(customer: int = 1, day: int = 1, query_name: str = QUERY) -> PartitionKey:

@@ -1,7 +1,7 @@
 """Which days of a customer and query are expected, and when each is due, in the account's own zone."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
 from functools import lru_cache
 from typing import Final
@@ -59,6 +59,14 @@ class Expectation:
     def is_expected(self, day: date, *, is_recorded: bool) -> bool:
         """True if the day will be due. An earlier day than the first expected one must be recorded."""
         return day >= self.first_day or (is_recorded and bool(self.single) and day >= self.single[0])
+
+    def find_changes(self, now: datetime) -> tuple[date, ...]:
+        """The days with which the condition of absent days may change.
+
+        They are the first expected one, the first in reach, the first fresh one and the first that is not due.
+        """
+        fresh = replace(self, due_after=timedelta()).last_due_day(now) - timedelta(days=FRESH_DAYS - 1)
+        return self.first_day, self.first_in_reach, fresh, self.last_due_day(now) + timedelta(days=1)
 
     def last_due_day(self, now: datetime) -> date:
         """The newest day whose deadline has passed."""

@@ -1,9 +1,10 @@
 """Reads the days of a query: the facts from which `readability` derives conditions, and the absent days."""
 
-from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, datetime
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -12,12 +13,12 @@ from ads_pipeline.domain.batches import split_batches
 from ads_pipeline.domain.days.conditions import Condition
 from ads_pipeline.domain.days.day_facts import Acknowledgement, DayFacts, Withdrawal
 from ads_pipeline.domain.days.expected_days import ExpectedDays
+from ads_pipeline.domain.days.settlement import ONE_DAY
 from ads_pipeline.domain.fetching.retry_policy import RETRY_POLICY
-from ads_pipeline.domain.partition import days_between
 from ads_pipeline.domain.reason import Reason
 from ads_pipeline.domain.transitions import Action, Outcome, Status
 from ads_pipeline.ledger.sql import database
-from ads_pipeline.ledger.sql.ledger_tables import instant_text
+from ads_pipeline.ledger.sql.ledger_tables import Day, instant_text, partition_state
 from ads_pipeline.ledger.sql.ledger_values import DayWindow
 from ads_pipeline.ledger.sql.statements import Statement, query_days
 from ads_pipeline.ledger.state.first_days import FirstDays, read_first_days
@@ -267,16 +268,9 @@ _UNSETTLED: Final = Statement(
     WHERE status = 'success' AND accepted.extracted_at < settles_at
     """,
 )
-_RECORDED: Final = """FROM partition_state
+_RECORDED_DAYS: Final = """SELECT customer_id, logical_date FROM partition_state
 WHERE source = :source AND query_name = :query_name AND logical_date BETWEEN :since AND :until
-    AND customer_id IN :customers"""
-_RECORDED_DAYS: Final = f"SELECT customer_id, logical_date {_RECORDED}"
-# How many days of each customer are recorded, and the first of them. Grouped by an expression, because SQLite would
-# read the partitions of all queries to have the customers in order.
-_SUMMARIES: Final = f"""
-SELECT customer_id || '' AS customer, count(*) AS days, min(logical_date) AS logical_date {_RECORDED}
-GROUP BY customer_id || ''
-"""
+    AND customer_id IN :customers ORDER BY customer_id, logical_date"""
 
 
 class Days:
@@ -315,28 +309,23 @@ class Days:
         """Return which days of each customer and query are expected. A day counts that was fetched."""
         return read_first_days(self._engine, source, customers)
 
-    def absent(self, window: DayWindow, first_days: Mapping[str, ExpectedDays]) -> Iterator[tuple[str, date]]:
-        """Yield each customer and day of the window without a state row, from the customer's first expected day on.
+    def absent(self, window: DayWindow, first_days: Mapping[str, ExpectedDays]) -> Iterator[tuple[str, date, date]]:
+        """Yield each customer with the first and the last of consecutive days of the window without a state row.
 
-        The days are counted first. Only those of customers with too few are read.
+        They begin with the customer's first expected day. The days are counted first. Only those of customers with
+        holes between them are read.
         """
-        rows = database.fetch(self._engine, query_days(_SUMMARIES, window))
-        summaries = {row.customer: (row.days, row.logical_date) for row in rows}
-        starts = {
-            customer: max(days.first, window.since)
-            for customer, days in first_days.items()
-            if days.first <= window.until
-        }
-        incomplete = [
-            customer
-            for customer, start in starts.items()
-            if not _is_complete(*summaries.get(customer, (0, date.min)), start, window.until)
-        ]
-        for customers in split_batches(incomplete, CUSTOMERS_PER_QUERY):
-            recorded = self._recorded(replace(window, customers=customers))
-            for customer in customers:
-                days = days_between(starts[customer], window.until)
-                yield from ((customer, day) for day in days if day not in recorded[customer])
+        recorded = self._summarize(window)
+        broken = [customer for customer, (days, first, last) in recorded.items() if days <= (last - first).days]
+        islands = {each: [(first, last)] for each, (_days, first, last) in recorded.items()}
+        for customers in split_batches(broken, CUSTOMERS_PER_QUERY):
+            rows = database.fetch(self._engine, query_days(_RECORDED_DAYS, replace(window, customers=customers)))
+            for customer, days in groupby(map(tuple, rows), itemgetter(0)):
+                islands[customer] = [(day, day) for _customer, day in days]
+        for customer, expected in first_days.items():
+            start = max(expected.first, window.since)
+            for first, last in _find_holes(start, window.until, islands.get(customer, ())):
+                yield customer, first, last
 
     def extracted_before(
         self, source: str, query_name: str, times: Mapping[date, datetime]
@@ -354,16 +343,31 @@ class Days:
         for row in _UNSETTLED.fetch(self._engine, rows) if rows else ():
             yield row.customer_id, row.logical_date, row.extracted_at
 
-    def _recorded(self, window: DayWindow) -> Mapping[str, set[date]]:
-        days = defaultdict[str, set[date]](set)
-        for customer, day in map(tuple, database.fetch(self._engine, query_days(_RECORDED_DAYS, window))):
-            days[customer].add(day)
-        return days
+    def _summarize(self, window: DayWindow) -> dict[str, tuple[int, date, date]]:
+        """How many days of each customer are recorded, the first and the last of them."""
+        columns = partition_state.c
+        day = columns.logical_date
+        # Grouped by an expression, because SQLite would read the partitions of all queries to have the customers in
+        # order.
+        customer = sa.literal_column("customer_id || ''", sa.Text())
+        statement = sa.select(customer, sa.func.count(), sa.func.min(day, type_=Day()), sa.func.max(day, type_=Day()))
+        statement = statement.where(columns.source == window.source, columns.query_name == window.query_name)
+        statement = statement.where(day.between(window.since, window.until)).group_by(customer)
+        if window.customers is not None:
+            statement = statement.where(columns.customer_id.in_(window.customers))
+        rows = map(tuple, database.fetch(self._engine, statement))
+        return {name: (days, first, last) for name, days, first, last in rows}
 
 
-def _is_complete(recorded: int, first_recorded: date, start: date, until: date) -> bool:
-    """Return true when every day is recorded. Days before the first expected one may be recorded too."""
-    return first_recorded >= start and recorded == (until - start).days + 1
+def _find_holes(start: date, until: date, recorded: Iterable[tuple[date, date]]) -> Iterator[tuple[date, date]]:
+    """The first and the last of consecutive days between two days that lie in none of these, which are in order."""
+    following = start
+    for first, last in recorded:
+        if first > following:
+            yield following, first - ONE_DAY
+        following = max(following, last + ONE_DAY)
+    if following <= until:
+        yield following, until
 
 
 def _select_facts(conditions: Collection[Condition] | None) -> str:

@@ -9,12 +9,13 @@ from dataclasses import replace
 from typing import Final
 
 from ads_pipeline.domain.days.conditions import BLOCKED_CONDITIONS, CONDITIONS, NEEDS_OPERATOR, Condition, GapReason
-from ads_pipeline.domain.days.readability import Blocker, DayCondition
+from ads_pipeline.domain.days.day_ranges import DayRange, count_conditions
+from ads_pipeline.domain.days.readability import Blocker
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import PartitionState, Status
 from ads_pipeline.ledger.sql.ledger_values import DayWindow
 from ads_pipeline.operations.doctor.examination import Deployment, Finding, make_error
-from ads_pipeline.pipeline.days.day_conditions import DayRules, describe_days, find_days
+from ads_pipeline.pipeline.days.day_conditions import DayRules, describe_days, find_ranges
 from ads_pipeline.pipeline.days.next_steps import find_next_commands
 from ads_pipeline.pipeline.registered_seals import check_seal
 
@@ -24,20 +25,21 @@ _NOT_REPAIRABLE: Final = frozenset({GapReason.NO_CONTRACT, GapReason.UNLOADABLE}
 
 def check_days(deployment: Deployment) -> Iterator[Finding]:
     """Find the blocked days, which nothing but a person ends."""
-    by_condition = defaultdict[Condition, dict[PartitionKey, DayCondition]](dict)
-    for key, day in _find_days(deployment, BLOCKED_CONDITIONS).items():
-        by_condition[day.condition][key] = day
+    by_condition = defaultdict[Condition, list[DayRange]](list)
+    for each in _find_ranges(deployment, BLOCKED_CONDITIONS):
+        by_condition[each.day.condition].append(each)
     for condition in sorted(by_condition):
         found = by_condition[condition]
-        newest = max(found, key=lambda key: (key.logical_date, key))
-        problem = f"{count_days(len(found))}; the newest is {newest}: {found[newest].reason}"
+        newest = max(found, key=lambda each: (each.last.logical_date, each.last))
+        number = count_conditions(found).total()
+        problem = f"{count_days(number)}; the newest is {newest.last}: {newest.day.reason}"
         step = f"ads-pipeline state inspect --condition {condition}"
         yield make_error(CONDITIONS[condition].label, problem, step)
 
 
 def describe_days_that_need_you(deployment: Deployment) -> str:
     """The number of days that need a person, in any condition."""
-    number = len(_find_days(deployment, NEEDS_OPERATOR))
+    number = count_conditions(_find_ranges(deployment, NEEDS_OPERATOR)).total()
     return f"{count_days(number)}: ads-pipeline state inspect lists them" if number else "no day needs you"
 
 
@@ -66,11 +68,11 @@ def _is_lost(deployment: Deployment, state: PartitionState) -> bool:
     return known is not None and check_seal(known.registered, deployment.raw) is not None
 
 
-def _find_days(deployment: Deployment, conditions: Collection[Condition]) -> dict[PartitionKey, DayCondition]:
+def _find_ranges(deployment: Deployment, conditions: Collection[Condition]) -> list[DayRange]:
     ledger, apis = deployment.ledger, deployment.settings.google_apis
     rules = DayRules.read(ledger, deployment.settings, now=deployment.now)
-    first_days, days = ledger.days.first_days(apis.source), dict[PartitionKey, DayCondition]()
+    first_days, ranges = ledger.days.first_days(apis.source), list[DayRange]()
     for name in sorted(apis.queries):
         window = DayWindow(source=apis.source, query_name=name, since=apis.start_date, until=deployment.now.date())
-        days |= find_days(ledger, window, conditions, first_days=first_days.of_query(name), rules=rules)
-    return days
+        ranges += find_ranges(ledger, window, conditions, first_days=first_days.of_query(name), rules=rules)
+    return ranges

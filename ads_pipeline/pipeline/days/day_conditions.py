@@ -4,7 +4,7 @@ The conditions are defined in `conditions`.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from functools import cache, partial
@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from ads_pipeline.domain.days.conditions import CONDITIONS, UNREADABLE_CONDITIONS, Condition
-from ads_pipeline.domain.days.day_facts import DayFacts
+from ads_pipeline.domain.days.day_facts import Acknowledgement, DayFacts
+from ads_pipeline.domain.days.day_ranges import DayRange, cut_days, expand
 from ads_pipeline.domain.days.expectation import DEFAULT_DUE_AFTER, Expectation
 from ads_pipeline.domain.days.expected_days import ExpectedDays
 from ads_pipeline.domain.days.readability import DayCondition, ParkedSource, describe_day
+from ads_pipeline.domain.days.settlement import ONE_DAY
 from ads_pipeline.domain.fetching.quota import QUOTA_EXHAUSTED, Hold
 from ads_pipeline.domain.fetching.retry_forecast import Parking
 from ads_pipeline.domain.partition import PartitionKey
@@ -112,37 +114,148 @@ class DayRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gaps:
-    """The days of one query that readers do not see, by day and customer, and how many partitions were expected."""
+    """The days of one query that readers do not see, and how many partitions were expected."""
 
-    days: Mapping[PartitionKey, DayCondition]
+    ranges: Sequence[DayRange]
     expected: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _QueryDays:
+    """What decides the conditions of the days of one query, beside the facts of each."""
+
+    window: DayWindow
+    expectations: Mapping[str, Expectation]
+    parked: Mapping[str, ParkedSource]
+    acknowledged: Mapping[tuple[str, date], Acknowledgement]
+    now: datetime
+
+    @classmethod
+    def read(
+        cls, ledger: LedgerReader, window: DayWindow, expectations: Mapping[str, Expectation], now: datetime
+    ) -> "_QueryDays":
+        """Call it after the facts were read, or in one transaction with them."""
+        return cls(
+            window=window,
+            expectations=expectations,
+            parked=find_parked(
+                ledger.retry_queue.list_parkings(window.source), window.query_name, expectations.keys()
+            ),
+            acknowledged=ledger.days.acknowledged(window),
+            now=now,
+        )
+
+    def describe(self, customer: str, facts: DayFacts | None, day: date) -> DayCondition:
+        return describe_day(
+            facts,
+            day,
+            self.expectations[customer],
+            parked=self.parked.get(customer),
+            now=self.now,
+            acknowledged=self.acknowledged.get((customer, day)),
+        )
+
+    def describe_absent(self, absent: Iterable[tuple[str, date, date]]) -> Iterator[DayRange]:
+        """The conditions of days without facts, given as customer, first and last day."""
+        acknowledged = self._find_changes()
+        changes = {
+            customer: {*each.find_changes(self.now), *acknowledged[customer]}
+            for customer, each in self.expectations.items()
+        }
+        for customer, since, until in absent:
+            describe = partial(self.describe, customer, None)
+            for first, last in cut_days(since, until, changes[customer]):
+                keys = self.key(customer, first), self.key(customer, last)
+                yield DayRange(first=keys[0], last=keys[1], day=describe(first), describe=describe)
+
+    def describe_recorded(
+        self, recorded: Iterable[DayFacts], conditions: Collection[Condition]
+    ) -> Iterator[DayRange]:
+        """The recorded days with one of the conditions."""
+        for facts in recorded:
+            day = self.describe(facts.customer_id, facts, facts.logical_date)
+            if day.condition in conditions:
+                yield DayRange.of_day(self.key(facts.customer_id, facts.logical_date), day)
+
+    def key(self, customer: str, day: date) -> PartitionKey:
+        return PartitionKey(
+            source=self.window.source, customer_id=customer, query_name=self.window.query_name, logical_date=day
+        )
+
+    def _find_changes(self) -> Mapping[str, set[date]]:
+        """The days of each customer with which an acknowledgement begins, and those after its end."""
+        changes = defaultdict[str, set[date]](set)
+        for (customer, day), acknowledgement in self.acknowledged.items():
+            for start, other in ((day, day - ONE_DAY), (day + ONE_DAY, day + ONE_DAY)):
+                if self.acknowledged.get((customer, other)) != acknowledgement:
+                    changes[customer].add(start)
+        return changes
 
 
 def describe_days(
     ledger: LedgerReader, keys: Iterable[PartitionKey], rules: DayRules
 ) -> dict[PartitionKey, DayCondition]:
-    """Describe each partition, in the order of the keys."""
+    """Describe each partition, in the order of the keys. All reads see one moment."""
     unique_keys = list(dict.fromkeys(keys))
     groups = defaultdict[tuple[str, str], list[PartitionKey]](list)
     for key in unique_keys:
         groups[key.source, key.query_name].append(key)
-    described: dict[PartitionKey, DayCondition] = {}
-    for (source, query_name), group in groups.items():
-        customers = {key.customer_id for key in group}
-        days = [key.logical_date for key in group]
-        window = DayWindow(
-            source=source, query_name=query_name, since=min(days), until=max(days), customers=customers
-        )
-        facts = {(row.customer_id, row.logical_date): row for row in ledger.days.facts(window)}
-        wanted = {(key.customer_id, key.logical_date): key for key in group}
-        first_days = ledger.days.first_days(source, customers).of_query(query_name)
-        expectations = {
-            customer: rules.expect(customer, query_name, first_days.get(customer, NONE_EXPECTED))
-            for customer in customers
-        }
-        found = _describe(ledger, window, {each: facts.get(each) for each in wanted}, expectations, rules.now)
-        described.update((wanted[each], day) for each, day in found.items())
+
+    def read(ledger: LedgerReader) -> dict[PartitionKey, DayCondition]:
+        return {key: day for group in groups.values() for key, day in _describe_group(ledger, group, rules)}
+
+    described = ledger.read_at_once(read)
     return {key: described[key] for key in unique_keys}
+
+
+def _describe_group(
+    ledger: LedgerReader, keys: Sequence[PartitionKey], rules: DayRules
+) -> Iterator[tuple[PartitionKey, DayCondition]]:
+    """Describe partitions of one source and query."""
+    source, query_name = keys[0].source, keys[0].query_name
+    customers, days = {key.customer_id for key in keys}, [key.logical_date for key in keys]
+    window = DayWindow(source=source, query_name=query_name, since=min(days), until=max(days), customers=customers)
+    facts = {(row.customer_id, row.logical_date): row for row in ledger.days.facts(window)}
+    first_days = ledger.days.first_days(source, customers).of_query(query_name)
+    expectations = {
+        customer: rules.expect(customer, query_name, first_days.get(customer, NONE_EXPECTED))
+        for customer in customers
+    }
+    query_days = _QueryDays.read(ledger, window, expectations, rules.now)
+    for key in keys:
+        customer, day = key.customer_id, key.logical_date
+        yield key, query_days.describe(customer, facts.get((customer, day)), day)
+
+
+def find_ranges(
+    ledger: LedgerReader,
+    window: DayWindow,
+    conditions: Collection[Condition],
+    *,
+    first_days: Mapping[str, ExpectedDays],
+    rules: DayRules,
+) -> list[DayRange]:
+    """Find the days of a query with one of the conditions, in no order. All reads see one moment.
+
+    `first_days` has the expected days of each customer. Each recorded day is a range of its own.
+    """
+    expectations = {
+        customer: rules.expect(customer, window.query_name, days) for customer, days in first_days.items()
+    }
+
+    def read(ledger: LedgerReader) -> list[DayRange]:
+        absent: Iterable[tuple[str, date, date]] = ()
+        if any(CONDITIONS[each].needs_no_run for each in conditions):
+            due = max((each.last_due_day(rules.now) for each in expectations.values()), default=date.min)
+            absent = ledger.days.absent(replace(window, until=min(window.until, due)), first_days)
+        recorded = list(ledger.days.facts(window, conditions))
+        others = {facts.customer_id for facts in recorded} - expectations.keys()
+        none = {customer: rules.expect(customer, window.query_name, NONE_EXPECTED) for customer in others}
+        days = _QueryDays.read(ledger, window, expectations | none, rules.now)
+        found = (each for each in days.describe_absent(absent) if each.day.condition in conditions)
+        return [*found, *days.describe_recorded(recorded, conditions)]
+
+    return ledger.read_at_once(read)
 
 
 def find_days(
@@ -153,54 +266,8 @@ def find_days(
     first_days: Mapping[str, ExpectedDays],
     rules: DayRules,
 ) -> dict[PartitionKey, DayCondition]:
-    """Find the days of a query with one of the conditions, by day and customer.
-
-    `first_days` has the expected days of each customer.
-    """
-    facts: dict[tuple[str, date], DayFacts | None] = {}
-    expectations = {
-        customer: rules.expect(customer, window.query_name, days) for customer, days in first_days.items()
-    }
-    if any(CONDITIONS[each].needs_no_run for each in conditions):
-        due = max((each.last_due_day(rules.now) for each in expectations.values()), default=date.min)
-        due_window = replace(window, until=min(window.until, due))
-        facts.update(dict.fromkeys(ledger.days.absent(due_window, first_days)))
-    # Read after the absent days, so that a day which is recorded in between has its facts.
-    for row in ledger.days.facts(window, conditions):
-        facts[row.customer_id, row.logical_date] = row
-    others = {customer for customer, _day in facts} - expectations.keys()
-    expectations |= {customer: rules.expect(customer, window.query_name, NONE_EXPECTED) for customer in others}
-    described = _describe(ledger, window, facts, expectations, rules.now)
-    return {
-        PartitionKey(
-            source=window.source, customer_id=customer, query_name=window.query_name, logical_date=day
-        ): described[customer, day]
-        for customer, day in sorted(described, key=lambda each: (each[1], each[0]))
-        if described[customer, day].condition in conditions
-    }
-
-
-def _describe(
-    ledger: LedgerReader,
-    window: DayWindow,
-    facts: Mapping[tuple[str, date], DayFacts | None],
-    expectations: Mapping[str, Expectation],
-    now: datetime,
-) -> dict[tuple[str, date], DayCondition]:
-    """Describe days of one query, each a customer and a day with what is recorded of it, in the same order."""
-    acknowledged = ledger.days.acknowledged(window)
-    parked = find_parked(ledger.retry_queue.list_parkings(window.source), window.query_name, expectations.keys())
-    return {
-        (customer, day): describe_day(
-            recorded,
-            day,
-            expectations[customer],
-            parked=parked.get(customer),
-            now=now,
-            acknowledged=acknowledged.get((customer, day)),
-        )
-        for (customer, day), recorded in facts.items()
-    }
+    """Find the days of a query with one of the conditions, one by one, by day and customer."""
+    return dict(expand(find_ranges(ledger, window, conditions, first_days=first_days, rules=rules)))
 
 
 def find_gaps(
@@ -217,17 +284,20 @@ def find_gaps(
     not expected.
     """
     starts = first_days.of_query(window.query_name)
-    days = find_days(ledger, window, conditions, first_days=starts, rules=rules)
+    ranges = find_ranges(ledger, window, conditions, first_days=starts, rules=rules)
     due = {
         customer: min(window.until, rules.expect(customer, window.query_name, start).last_due_day(rules.now))
         for customer, start in starts.items()
     }
+
+    def is_early(key: PartitionKey) -> bool:
+        return key.logical_date > due.get(key.customer_id, date.min) or not starts[key.customer_id].covers(
+            key.logical_date
+        )
+
     expected = sum(each.count(window.since, due[customer]) for customer, each in starts.items())
-    early = sum(
-        key.logical_date > due.get(key.customer_id, date.min) or not starts[key.customer_id].covers(key.logical_date)
-        for key in days
-    )
-    return Gaps(days=days, expected=expected + early)
+    early = sum(is_early(each.last) for each in ranges)  # a recorded day; absent days are expected
+    return Gaps(ranges=ranges, expected=expected + early)
 
 
 def find_parked(parkings: Iterable[Parking], query_name: str, customers: Collection[str]) -> dict[str, ParkedSource]:

@@ -20,7 +20,7 @@ from ads_pipeline.domain.days.settlement import ReportState, find_report_state, 
 from ads_pipeline.domain.fetching.account import Account
 from ads_pipeline.domain.fetching.retry_forecast import ScheduledRetry
 from ads_pipeline.domain.fetching.retry_policy import RetryPolicy
-from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.domain.partition import PartitionKey, days_between
 from ads_pipeline.domain.transitions import PartitionState, Status
 from ads_pipeline.google_ads.requests.ranges import cut_ranges
 from ads_pipeline.ledger.ledger import LedgerReader
@@ -116,8 +116,8 @@ class DueDays:
                 until=today,
                 customers=starts.keys(),
             )
-            for customer, day in self.ledger.days.absent(window, starts):
-                missing[customer].add(day)
+            for customer, first, last in self.ledger.days.absent(window, starts):
+                missing[customer].update(days_between(first, last))
         return missing
 
     def _find_unsettled(self, query_name: str, accounts: Sequence[Account]) -> Mapping[str, _UnsettledDays]:

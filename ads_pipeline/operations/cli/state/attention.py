@@ -1,7 +1,6 @@
 """Lists days by their condition, the most urgent first: what `state inspect` shows without filters."""
 
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -9,16 +8,15 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from ads_pipeline.domain.days.conditions import CONDITIONS, Condition, urgency
-from ads_pipeline.domain.days.readability import DayCondition
-from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.domain.days.day_ranges import DayRange, count_conditions, join_ranges
 from ads_pipeline.domain.quoting import count_of
 from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.ledger.sql.ledger_values import StateFilter
 from ads_pipeline.ledger.state.first_days import FirstDays
 from ads_pipeline.operations.cli.command_line.output import STATUS_STYLES, Column, format_minute, table_of
 from ads_pipeline.operations.cli.command_line.parsing import day_windows
-from ads_pipeline.operations.cli.state.day_ranges import DayRange, find_ranges, name_condition
-from ads_pipeline.pipeline.days.day_conditions import DayRules, find_days
+from ads_pipeline.operations.cli.state.day_ranges import name_condition, row_of, selection_of
+from ads_pipeline.pipeline.days.day_conditions import DayRules, find_ranges
 from ads_pipeline.pipeline.days.next_steps import DAYS, find_next_commands, name_days
 from ads_pipeline.settings.environment import Settings
 
@@ -31,17 +29,17 @@ COLUMNS: Final = (
 )
 
 
-def find_listed_days(
+def find_listed_ranges(
     settings: Settings, ledger: LedgerReader, selection: StateFilter, conditions: Collection[Condition]
-) -> dict[PartitionKey, DayCondition]:
+) -> list[DayRange]:
     """Find the selected days with one of the conditions: of every query of the query file, from its start_date on."""
     first_days = ledger.days.first_days(settings.google_apis.source, selection.customer_ids)
     rules = DayRules.read(ledger, settings, now=datetime.now(UTC))
-    days = dict[PartitionKey, DayCondition]()
+    ranges = list[DayRange]()
     for window in day_windows(settings, selection):
         starts = first_days.of_query(window.query_name)
-        days |= find_days(ledger, window, conditions, first_days=starts, rules=rules)
-    return days
+        ranges += find_ranges(ledger, window, conditions, first_days=starts, rules=rules)
+    return ranges
 
 
 def describe_unknown(first_days: FirstDays, customers: Collection[str] | None) -> list[str]:
@@ -50,20 +48,21 @@ def describe_unknown(first_days: FirstDays, customers: Collection[str] | None) -
     return [f"customer {each} is not known: it has no run, no failed fetch and no account" for each in unknown]
 
 
-def order_ranges(days: Mapping[PartitionKey, DayCondition]) -> list[DayRange]:
-    """The days as ranges: the most urgent condition first, and of each the newest days first."""
-    return sorted(find_ranges(days), key=lambda each: urgency(each.day.condition, each.last.logical_date))
+def order_ranges(ranges: Iterable[DayRange]) -> list[DayRange]:
+    """The joined ranges: the most urgent condition first, and of each the newest days first."""
+    return sorted(join_ranges(ranges), key=lambda each: urgency(each.day.condition, each.last.logical_date))
 
 
-def summarize(days: Mapping[PartitionKey, DayCondition]) -> str:
+def summarize(ranges: Iterable[DayRange]) -> str:
     """One line: how many days need an operator, by condition."""
-    counts = Counter(day.condition for day in days.values())
+    counts = count_conditions(ranges)
+    days = counts.total()
     parts = ", ".join(
         f"{counts[condition]:,} {name_condition(condition)}" for condition in CONDITIONS if counts[condition]
     )
     needed = sum(number for condition, number in counts.items() if CONDITIONS[condition].needs_operator)
-    if needed != len(days):
-        return f"{count_of(len(days), 'day')}: {parts}"
+    if needed != days:
+        return f"{count_of(days, 'day')}: {parts}"
     return (
         f"{count_of(needed, 'day')} {'needs' if needed == 1 else 'need'} you: {parts}" if days else "no day needs you"
     )
@@ -72,7 +71,7 @@ def summarize(days: Mapping[PartitionKey, DayCondition]) -> str:
 def build_blocks(ranges: Sequence[DayRange]) -> Iterator[RenderableType]:
     """One table per condition, below its meaning."""
     for condition, text in CONDITIONS.items():
-        rows = [each.row for each in ranges if each.day.condition is condition]
+        rows = [row_of(each) for each in ranges if each.day.condition is condition]
         title = Text.assemble((text.label, f"bold {STATUS_STYLES.get(condition, '')}"), f": {text.meaning}")
         yield from table_of(rows, COLUMNS, title=title)
 
@@ -80,4 +79,4 @@ def build_blocks(ranges: Sequence[DayRange]) -> Iterator[RenderableType]:
 def next_command(settings: Settings, ledger: LedgerReader, days: DayRange) -> str:
     """The command to run next for the days."""
     found = find_next_commands(ledger, {days.last: days.day}, settings.retry_policy, name=lambda _key: DAYS)
-    return name_days(found[days.last], newest=days.last.short_name, selection=days.selection)
+    return name_days(found[days.last], newest=days.last.short_name, selection=selection_of(days))

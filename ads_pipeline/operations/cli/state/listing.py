@@ -3,7 +3,6 @@
 Imports neither Spark nor DuckDB, for a fast start.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -13,6 +12,7 @@ from typing import Annotated, Final
 import typer
 
 from ads_pipeline.domain.days.conditions import NEEDS_OPERATOR, Condition, NextActor, conditions_of
+from ads_pipeline.domain.days.day_ranges import DayRange, count_conditions
 from ads_pipeline.domain.errors import BadCommand
 from ads_pipeline.domain.quoting import count_of
 from ads_pipeline.domain.transitions import Status
@@ -23,12 +23,12 @@ from ads_pipeline.operations.cli.command_line.parsing import open_ledger
 from ads_pipeline.operations.cli.state.attention import (
     build_blocks,
     describe_unknown,
-    find_listed_days,
+    find_listed_ranges,
     next_command,
     order_ranges,
     summarize,
 )
-from ads_pipeline.operations.cli.state.day_ranges import DayRange, name_condition
+from ads_pipeline.operations.cli.state.day_ranges import name_condition
 from ads_pipeline.operations.cli.state.recorded import StateLists, count_statuses
 from ads_pipeline.settings.environment import Settings
 
@@ -128,13 +128,13 @@ def _check_options(filters: StateFilters, page: Page, listing: Listing | None) -
 def _write_work(lists: StateLists) -> None:
     """The selected days that need attention, the most urgent first."""
     apis, selection = lists.settings.google_apis, lists.selection
-    found = find_listed_days(lists.settings, lists.ledger, selection, (*NEEDS_OPERATOR, *UNLISTED))
-    days = {key: day for key, day in found.items() if day.condition in NEEDS_OPERATOR}
-    ranges, unlisted = order_ranges(days), Counter(day.condition for day in found.values())
+    found = find_listed_ranges(lists.settings, lists.ledger, selection, (*NEEDS_OPERATOR, *UNLISTED))
+    needed = [each for each in found if each.day.entry.needs_operator]
+    ranges, unlisted = order_ranges(needed), count_conditions(found)
     first_days = lists.ledger.days.first_days(apis.source, selection.customer_ids)
     names = sorted(selection.query_names or apis.queries)
     single = first_days.describe_single(names, selection.since or apis.start_date)
-    notes = [*describe_unknown(first_days, selection.customer_ids), *single, summarize(days)]
+    notes = [*describe_unknown(first_days, selection.customer_ids), *single, summarize(needed)]
     notes += _count_hidden(len(ranges) - lists.page.limit, "line")
     notes += [
         f"{count_of(unlisted[each], f'{name_condition(each)} day')}: --condition {each} lists them"
@@ -147,14 +147,15 @@ def _write_work(lists: StateLists) -> None:
 
 def _write_days(lists: StateLists, conditions: Sequence[Condition]) -> None:
     """The selected days with the given conditions, the most urgent first."""
-    days = find_listed_days(lists.settings, lists.ledger, lists.selection, conditions)
-    ranges, limit = order_ranges(days), lists.page.limit
-    notes = [summarize(days) if days else lists.filters.count(0, "day")]
+    found = find_listed_ranges(lists.settings, lists.ledger, lists.selection, conditions)
+    ranges, limit = order_ranges(found), lists.page.limit
+    notes = [summarize(found) if found else lists.filters.count(0, "day")]
     if not lists.as_json:
         _write_ranges(lists, ranges, [*notes, *_count_hidden(len(ranges) - limit, "line")])
         return
-    shown = {key: days[key] for key in islice((key for each in ranges for key in each.keys), limit)}
-    write_results(lists.rows(shown), (), [*notes, *_count_hidden(len(days) - limit, "day")], as_json=True)
+    days = ((key, each.describe(key.logical_date)) for each in ranges for key in each.keys)
+    hidden = count_conditions(found).total() - limit
+    write_results(lists.rows(dict(islice(days, limit))), (), [*notes, *_count_hidden(hidden, "day")], as_json=True)
 
 
 def _count_hidden(number: int, noun: str) -> list[str]:

@@ -10,6 +10,7 @@ from itertools import product
 from typing import Any, Final
 
 from ads_pipeline.domain.days.conditions import NEEDS_OPERATOR
+from ads_pipeline.domain.days.day_ranges import expand
 from ads_pipeline.domain.errors import BadCommand, BadName
 from ads_pipeline.domain.fetching.retry_forecast import Parking
 from ads_pipeline.domain.partition import PartitionKey, days_between, validate_name
@@ -24,7 +25,7 @@ from ads_pipeline.operations.cli.command_line.parsing import (
     parse_partition,
     parse_queries,
 )
-from ads_pipeline.operations.cli.state.attention import find_listed_days
+from ads_pipeline.operations.cli.state.attention import find_listed_ranges
 from ads_pipeline.pipeline.actions.action_preview import Selection
 from ads_pipeline.pipeline.days.day_conditions import DayRules, describe_days
 from ads_pipeline.settings.environment import Settings
@@ -158,7 +159,7 @@ class DaysToAcknowledge(SelectedPartitions):
             days = describe_days(ledger, keys, rules)
         else:
             selection = select_known(self.filters, settings, ledger)
-            days = find_listed_days(settings, ledger, selection, NEEDS_OPERATOR)
+            days = dict(expand(find_listed_ranges(settings, ledger, selection, NEEDS_OPERATOR)))
         return Targets(selection=list(days), preview_options={"days": days})
 
 

@@ -35,7 +35,7 @@ from ads_pipeline.operations.cli.command_line.output import (
 )
 from ads_pipeline.operations.cli.command_line.parsing import open_ledger, parse_partition
 from ads_pipeline.operations.cli.state.attempts import attempt_fields, describe_verdict, list_attempts
-from ads_pipeline.operations.cli.state.attention import find_listed_days, order_ranges
+from ads_pipeline.operations.cli.state.attention import find_listed_ranges, order_ranges
 from ads_pipeline.operations.cli.state.day_ranges import day_fields
 from ads_pipeline.operations.cli.state.forecast import describe_forecast, forecast_fields
 from ads_pipeline.operations.cli.state.partition_report import PartitionReport, gather_report
@@ -113,7 +113,7 @@ def _select(settings: Settings, key: PartitionKey | None, filters: Filters) -> S
 def _find_most_urgent(settings: Settings, filters: Filters) -> PartitionKey | None:
     """The newest of the days on the first line of `state inspect`; None when no day needs attention."""
     with open_ledger(settings) as ledger:
-        ranges = order_ranges(find_listed_days(settings, ledger, filters.select(settings), NEEDS_OPERATOR))
+        ranges = order_ranges(find_listed_ranges(settings, ledger, filters.select(settings), NEEDS_OPERATOR))
     return ranges[0].last if ranges else None
 
 

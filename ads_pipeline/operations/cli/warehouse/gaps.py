@@ -1,23 +1,27 @@
 """The command `warehouse gaps`: the expected days that readers do not see, for whom, since when and why."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
+from itertools import chain
 from typing import Annotated, Final
 
 import typer
 from rich.console import RenderableType
 
+from ads_pipeline.domain.batches import split_batches
 from ads_pipeline.domain.days.conditions import count_unreadable
+from ads_pipeline.domain.days.day_ranges import DayRange, count_conditions, expand, join_ranges
 from ads_pipeline.domain.days.readability import DayCondition
 from ads_pipeline.domain.errors import BadCommand
 from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.operations.cli.command_line.options import DATE_FORMAT, AsJson, Filters
 from ads_pipeline.operations.cli.command_line.output import Column, format_minute, table_of, write_results
 from ads_pipeline.operations.cli.command_line.parsing import day_windows, open_ledger
 from ads_pipeline.operations.cli.state.attention import describe_unknown
-from ads_pipeline.operations.cli.state.day_ranges import day_rows, find_ranges
-from ads_pipeline.pipeline.days.day_conditions import DayRules, find_gaps
+from ads_pipeline.operations.cli.state.day_ranges import day_rows, row_of
+from ads_pipeline.pipeline.days.day_conditions import DayRules, Gaps, find_gaps
 from ads_pipeline.pipeline.days.next_steps import find_next_commands
 from ads_pipeline.settings.environment import Settings
 
@@ -29,6 +33,7 @@ COLUMNS: Final = (
     Column("since", lambda row: format_minute(row["since"]), from_width=120),
     Column("because", "reason", wrap=True, below=True),
 )
+DAYS_PER_BATCH: Final = 10_000
 FirstDay = Annotated[
     str | None, typer.Option(metavar=DATE_FORMAT, help="First logical date. Default: the query file's start_date.")
 ]
@@ -64,14 +69,26 @@ def list_gaps(settings: Settings, filters: GapFilters, *, as_json: AsJson = Fals
             window.query_name: find_gaps(ledger, window, first_days=first_days, rules=rules)
             for window in day_windows(settings, selection)
         }
-        days = {key: day for gaps in found.values() for key, day in gaps.days.items()}
-        commands = find_next_commands(ledger, days, settings.retry_policy) if as_json else {}
-    single = first_days.describe_single(list(found), since)
-    notes = [*unknown, *single, count_unreadable(len(days), sum(gaps.expected for gaps in found.values()))]
-    if days:
-        notes += ["next, for one of them:", f"  ads-pipeline state why {next(iter(days)).short_name}"]
-    write_results(day_rows(days, commands) if as_json else (), _blocks(days), notes, as_json=as_json)
-    return bool(days or unknown)
+        ranges = [each for gaps in found.values() for each in gaps.ranges]
+        number = count_conditions(ranges).total()
+        single = first_days.describe_single(list(found), since)
+        notes = [*unknown, *single, count_unreadable(number, sum(gaps.expected for gaps in found.values()))]
+        if ranges:
+            first, _day = next(_expand(found.values()))
+            notes += ["next, for one of them:", f"  ads-pipeline state why {first.short_name}"]
+        rows = _describe(settings, ledger, found.values()) if as_json else ()
+        write_results(rows, _blocks(ranges), notes, as_json=as_json)
+    return bool(ranges or unknown)
+
+
+def _expand(found: Iterable[Gaps]) -> Iterator[tuple[PartitionKey, DayCondition]]:
+    return chain.from_iterable(expand(gaps.ranges) for gaps in found)
+
+
+def _describe(settings: Settings, ledger: LedgerReader, found: Iterable[Gaps]) -> Iterator[Mapping[str, object]]:
+    """One row per day. No more than a batch of them is in memory."""
+    for days in map(dict, split_batches(_expand(found), DAYS_PER_BATCH)):
+        yield from day_rows(days, find_next_commands(ledger, days, settings.retry_policy))
 
 
 def _expected_days(settings: Settings, filters: GapFilters) -> tuple[date, date]:
@@ -87,8 +104,9 @@ def _expected_days(settings: Settings, filters: GapFilters) -> tuple[date, date]
     return max(since, start), until
 
 
-def _blocks(days: Mapping[PartitionKey, DayCondition]) -> Iterator[RenderableType]:
+def _blocks(ranges: Iterable[DayRange]) -> Iterator[RenderableType]:
     """One table per query."""
-    ranges = list(find_ranges(days))
-    for name in sorted({each.first.query_name for each in ranges}):
-        yield from table_of([each.row for each in ranges if each.first.query_name == name], COLUMNS, title=name)
+    joined = list(join_ranges(ranges))
+    for name in sorted({each.first.query_name for each in joined}):
+        rows = [row_of(each) for each in joined if each.first.query_name == name]
+        yield from table_of(rows, COLUMNS, title=name)

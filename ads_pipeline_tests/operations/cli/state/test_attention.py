@@ -7,11 +7,11 @@ from datetime import UTC, date, datetime, timedelta
 import pytest
 
 from ads_pipeline.domain.days.conditions import Condition
+from ads_pipeline.domain.days.day_ranges import DayRange, join_ranges
 from ads_pipeline.domain.days.readability import DayCondition
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.transitions import Action
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.operations.cli.state.day_ranges import find_ranges
 from ads_pipeline_tests.ledger.builders import (
     acceptance,
     accepted_runs,
@@ -232,4 +232,5 @@ def test_ranges_do_not_depend_on_the_number_of_days_before_them() -> None:
     missing = DayCondition(
         condition=Condition.MISSING, gap=None, detail="", since=datetime.now(UTC), operator="", attempts=0
     )
-    assert [each.first for each in find_ranges({first: missing, second: missing})] == [first, second]
+    ranges = [DayRange.of_day(each, missing) for each in (second, first)]
+    assert [each.first for each in join_ranges(ranges)] == [first, second]
