@@ -121,7 +121,7 @@ class MetricsReader(Collector):
 
     def _list_passed_deadlines(self, ranges: Iterable[DayRange], rules: DayRules) -> list[float]:
         """The deadline of each customer's first overdue day. A day may be blocked before its deadline."""
-        overdue = sorted((each.first for each in ranges if each.day.entry.is_overdue), reverse=True)
+        overdue = sorted((each.first for each in ranges if each.entry.is_overdue), reverse=True)
         deadlines = (rules.deadline(key).timestamp() for key in {key.customer_id: key for key in overdue}.values())
         return [each for each in deadlines if each <= self.now.timestamp()]
 

@@ -69,7 +69,7 @@ def evaluate_complete(
         rules=rules,
     )
     ranges = sorted(
-        found.ranges, key=lambda each: (*urgency(each.day.condition, each.last.logical_date), each.last.customer_id)
+        found.ranges, key=lambda each: (*urgency(each.condition, each.last.logical_date), each.last.customer_id)
     )
     counts = count_conditions(ranges)
     labels = {CONDITIONS[condition].label.lower(): number for condition, number in counts.items()}

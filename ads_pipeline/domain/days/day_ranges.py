@@ -9,7 +9,7 @@ from heapq import merge
 from itertools import pairwise
 from operator import attrgetter, itemgetter
 
-from ads_pipeline.domain.days.conditions import Condition
+from ads_pipeline.domain.days.conditions import CONDITIONS, Condition, ConditionEntry
 from ads_pipeline.domain.days.readability import DayCondition
 from ads_pipeline.domain.days.settlement import ONE_DAY
 from ads_pipeline.domain.partition import PartitionKey, days_between
@@ -19,17 +19,23 @@ from ads_pipeline.domain.partition import PartitionKey, days_between
 class DayRange:
     """Consecutive days of a customer and query with the same condition and reason.
 
-    `day` describes the first of them, and `describe` each of them: they differ in since when it holds.
+    `describe` describes each of them: they differ in since when the condition holds. It makes texts, so a list that
+    only counts does not call it.
     """
 
     first: PartitionKey
     last: PartitionKey
-    day: DayCondition
+    condition: Condition
     describe: Callable[[date], DayCondition]
 
-    @classmethod
-    def of_day(cls, key: PartitionKey, day: DayCondition) -> "DayRange":
-        return cls(first=key, last=key, day=day, describe=lambda _day: day)
+    @property
+    def entry(self) -> ConditionEntry:
+        return CONDITIONS[self.condition]
+
+    @property
+    def day(self) -> DayCondition:
+        """The first day as described."""
+        return self.describe(self.first.logical_date)
 
     @property
     def days(self) -> int:
@@ -46,7 +52,7 @@ def count_conditions(ranges: Iterable[DayRange]) -> Counter[Condition]:
     """The number of days in each condition."""
     counts = Counter[Condition]()
     for each in ranges:
-        counts[each.day.condition] += each.days
+        counts[each.condition] += each.days
     return counts
 
 
@@ -84,7 +90,7 @@ def _is_joined(one: DayRange, other: DayRange) -> bool:
     """True if the other range follows with the same condition and reason."""
     return (
         (other.first.logical_date - one.last.logical_date) == ONE_DAY
-        and one.day.condition is other.day.condition
+        and one.condition is other.condition
         and (one.first.source, one.first.customer_id, one.first.query_name)
         == (other.first.source, other.first.customer_id, other.first.query_name)
         and one.day.explanation == other.day.explanation

@@ -27,7 +27,7 @@ def check_days(deployment: Deployment) -> Iterator[Finding]:
     """Find the blocked days, which nothing but a person ends."""
     by_condition = defaultdict[Condition, list[DayRange]](list)
     for each in _find_ranges(deployment, BLOCKED_CONDITIONS):
-        by_condition[each.day.condition].append(each)
+        by_condition[each.condition].append(each)
     for condition in sorted(by_condition):
         found = by_condition[condition]
         newest = max(found, key=lambda each: (each.last.logical_date, each.last))

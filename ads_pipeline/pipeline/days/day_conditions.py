@@ -16,7 +16,7 @@ from ads_pipeline.domain.days.day_facts import Acknowledgement, DayFacts
 from ads_pipeline.domain.days.day_ranges import DayRange, cut_days, expand
 from ads_pipeline.domain.days.expectation import DEFAULT_DUE_AFTER, Expectation
 from ads_pipeline.domain.days.expected_days import ExpectedDays
-from ads_pipeline.domain.days.readability import DayCondition, ParkedSource, describe_day
+from ads_pipeline.domain.days.readability import DayCondition, ParkedSource, describe_day, find_condition
 from ads_pipeline.domain.days.settlement import ONE_DAY
 from ads_pipeline.domain.fetching.quota import QUOTA_EXHAUSTED, Hold
 from ads_pipeline.domain.fetching.retry_forecast import Parking
@@ -145,6 +145,16 @@ class _QueryDays:
             now=now,
         )
 
+    def find(self, customer: str, facts: DayFacts | None, day: date) -> Condition:
+        return find_condition(
+            facts,
+            day,
+            self.expectations[customer],
+            is_parked=customer in self.parked,
+            now=self.now,
+            is_acknowledged=(customer, day) in self.acknowledged,
+        )
+
     def describe(self, customer: str, facts: DayFacts | None, day: date) -> DayCondition:
         return describe_day(
             facts,
@@ -155,7 +165,7 @@ class _QueryDays:
             acknowledged=self.acknowledged.get((customer, day)),
         )
 
-    def describe_absent(self, absent: Iterable[tuple[str, date, date]]) -> Iterator[DayRange]:
+    def find_absent(self, absent: Iterable[tuple[str, date, date]]) -> Iterator[DayRange]:
         """The conditions of days without facts, given as customer, first and last day."""
         acknowledged = self._find_changes()
         changes = {
@@ -165,19 +175,22 @@ class _QueryDays:
         for customer, since, until in absent:
             describe = partial(self.describe, customer, None)
             for first, last in cut_days(since, until, changes[customer]):
-                keys = self.key(customer, first), self.key(customer, last)
-                yield DayRange(first=keys[0], last=keys[1], day=describe(first), describe=describe)
+                yield DayRange(
+                    first=self._key(customer, first),
+                    last=self._key(customer, last),
+                    condition=self.find(customer, None, first),
+                    describe=describe,
+                )
 
-    def describe_recorded(
-        self, recorded: Iterable[DayFacts], conditions: Collection[Condition]
-    ) -> Iterator[DayRange]:
+    def find_recorded(self, recorded: Iterable[DayFacts], conditions: Collection[Condition]) -> Iterator[DayRange]:
         """The recorded days with one of the conditions."""
         for facts in recorded:
-            day = self.describe(facts.customer_id, facts, facts.logical_date)
-            if day.condition in conditions:
-                yield DayRange.of_day(self.key(facts.customer_id, facts.logical_date), day)
+            customer, day = facts.customer_id, facts.logical_date
+            if (condition := self.find(customer, facts, day)) in conditions:
+                key, describe = self._key(customer, day), partial(self.describe, customer, facts)
+                yield DayRange(first=key, last=key, condition=condition, describe=describe)
 
-    def key(self, customer: str, day: date) -> PartitionKey:
+    def _key(self, customer: str, day: date) -> PartitionKey:
         return PartitionKey(
             source=self.window.source, customer_id=customer, query_name=self.window.query_name, logical_date=day
         )
@@ -252,8 +265,8 @@ def find_ranges(
         others = {facts.customer_id for facts in recorded} - expectations.keys()
         none = {customer: rules.expect(customer, window.query_name, NONE_EXPECTED) for customer in others}
         days = _QueryDays.read(ledger, window, expectations | none, rules.now)
-        found = (each for each in days.describe_absent(absent) if each.day.condition in conditions)
-        return [*found, *days.describe_recorded(recorded, conditions)]
+        found = (each for each in days.find_absent(absent) if each.condition in conditions)
+        return [*found, *days.find_recorded(recorded, conditions)]
 
     return ledger.read_at_once(read)
 

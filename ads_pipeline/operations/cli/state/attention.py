@@ -50,7 +50,7 @@ def describe_unknown(first_days: FirstDays, customers: Collection[str] | None) -
 
 def order_ranges(ranges: Iterable[DayRange]) -> list[DayRange]:
     """The joined ranges: the most urgent condition first, and of each the newest days first."""
-    return sorted(join_ranges(ranges), key=lambda each: urgency(each.day.condition, each.last.logical_date))
+    return sorted(join_ranges(ranges), key=lambda each: urgency(each.condition, each.last.logical_date))
 
 
 def summarize(ranges: Iterable[DayRange]) -> str:
@@ -71,7 +71,7 @@ def summarize(ranges: Iterable[DayRange]) -> str:
 def build_blocks(ranges: Sequence[DayRange]) -> Iterator[RenderableType]:
     """One table per condition, below its meaning."""
     for condition, text in CONDITIONS.items():
-        rows = [row_of(each) for each in ranges if each.day.condition is condition]
+        rows = [row_of(each) for each in ranges if each.condition is condition]
         title = Text.assemble((text.label, f"bold {STATUS_STYLES.get(condition, '')}"), f": {text.meaning}")
         yield from table_of(rows, COLUMNS, title=title)
 

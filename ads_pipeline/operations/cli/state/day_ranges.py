@@ -18,7 +18,7 @@ def name_condition(condition: Condition) -> str:
 
 def row_of(found: DayRange) -> dict[str, object]:
     """The fields that tables show."""
-    condition, first, last = found.day.condition, found.first, found.last
+    condition, first, last, day = found.condition, found.first, found.last, found.day
     until = f" to {last.logical_date}" if found.days > 1 else ""
     return {
         "customer_id": first.customer_id,
@@ -26,8 +26,8 @@ def row_of(found: DayRange) -> dict[str, object]:
         "days": f"{first.logical_date}{until}",
         "gaps": found.days,
         "condition": Text(name_condition(condition), style=STATUS_STYLES.get(condition, "")),
-        "since": found.day.since,
-        "reason": found.day.reason,
+        "since": day.since,
+        "reason": day.reason,
     }
 
 

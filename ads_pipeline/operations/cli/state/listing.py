@@ -129,7 +129,7 @@ def _write_work(lists: StateLists) -> None:
     """The selected days that need attention, the most urgent first."""
     apis, selection = lists.settings.google_apis, lists.selection
     found = find_listed_ranges(lists.settings, lists.ledger, selection, (*NEEDS_OPERATOR, *UNLISTED))
-    needed = [each for each in found if each.day.entry.needs_operator]
+    needed = [each for each in found if each.entry.needs_operator]
     ranges, unlisted = order_ranges(needed), count_conditions(found)
     first_days = lists.ledger.days.first_days(apis.source, selection.customer_ids)
     names = sorted(selection.query_names or apis.queries)

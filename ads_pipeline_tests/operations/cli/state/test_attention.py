@@ -232,5 +232,8 @@ def test_ranges_do_not_depend_on_the_number_of_days_before_them() -> None:
     missing = DayCondition(
         condition=Condition.MISSING, gap=None, detail="", since=datetime.now(UTC), operator="", attempts=0
     )
-    ranges = [DayRange.of_day(each, missing) for each in (second, first)]
+    ranges = [
+        DayRange(first=each, last=each, condition=missing.condition, describe=lambda _day: missing)
+        for each in (second, first)
+    ]
     assert [each.first for each in join_ranges(ranges)] == [first, second]
