@@ -3,7 +3,7 @@
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
@@ -208,14 +208,14 @@ def test_ranges_have_the_days_that_are_found_one_by_one(
             assert gaps.expected == count_one_by_one(ledger, window, unread, rules)
 
 
-def check_ranges(ranges: list[DayRange], expected: Mapping[PartitionKey, DayCondition]) -> None:
-    """The ranges have these days, also joined. Each joined one has one condition and reason, and no neighbour has it."""
+def check_ranges(ranges: Sequence[DayRange], expected: Mapping[PartitionKey, DayCondition]) -> None:
+    """The ranges have these days. Each joined one has one condition and reason, which no neighbour has."""
     joined = list(join_ranges(ranges))
     assert list(expand(ranges)) == list(expand(joined)) == list(expected.items())
     assert count_conditions(ranges) == Counter(day.condition for day in expected.values())
     for each in joined:
         cause = each.condition, each.day.explanation
-        assert {(expected[key].condition, expected[key].explanation) for key in each.keys} == {cause}
-        for key, step in (each.first, -1), (each.last, 1):
-            neighbour = expected.get(replace(key, logical_date=key.logical_date + timedelta(days=step)))
+        assert {(expected[day].condition, expected[day].explanation) for day in each.keys} == {cause}
+        for end, step in (each.first, -1), (each.last, 1):
+            neighbour = expected.get(replace(end, logical_date=end.logical_date + timedelta(days=step)))
             assert neighbour is None or (neighbour.condition, neighbour.explanation) != cause
