@@ -15,7 +15,7 @@ from ads_pipeline.ledger.sql.ledger_values import StateFilter
 from ads_pipeline.ledger.state.first_days import FirstDays
 from ads_pipeline.operations.cli.command_line.output import STATUS_STYLES, Column, format_minute, table_of
 from ads_pipeline.operations.cli.command_line.parsing import day_windows
-from ads_pipeline.operations.cli.state.day_ranges import name_condition, row_of, selection_of
+from ads_pipeline.operations.cli.state.day_lines import name_condition, row_of, selection_of
 from ads_pipeline.pipeline.days.day_conditions import DayRules, find_ranges
 from ads_pipeline.pipeline.days.next_steps import DAYS, find_next_commands, name_days
 from ads_pipeline.settings.environment import Settings

@@ -28,7 +28,7 @@ from ads_pipeline.operations.cli.state.attention import (
     order_ranges,
     summarize,
 )
-from ads_pipeline.operations.cli.state.day_ranges import name_condition
+from ads_pipeline.operations.cli.state.day_lines import name_condition
 from ads_pipeline.operations.cli.state.recorded import StateLists, count_statuses
 from ads_pipeline.settings.environment import Settings
 

@@ -25,7 +25,7 @@ from ads_pipeline.operations.cli.command_line.output import (
     table_of,
     write_results,
 )
-from ads_pipeline.operations.cli.state.day_ranges import day_fields
+from ads_pipeline.operations.cli.state.day_lines import day_fields
 from ads_pipeline.operations.cli.state.forecast import describe_forecasts, forecast_fields
 from ads_pipeline.pipeline.days.day_conditions import DayRules, describe_days
 from ads_pipeline.pipeline.days.next_steps import find_next_commands

@@ -36,7 +36,7 @@ from ads_pipeline.operations.cli.command_line.output import (
 from ads_pipeline.operations.cli.command_line.parsing import open_ledger, parse_partition
 from ads_pipeline.operations.cli.state.attempts import attempt_fields, describe_verdict, list_attempts
 from ads_pipeline.operations.cli.state.attention import find_listed_ranges, order_ranges
-from ads_pipeline.operations.cli.state.day_ranges import day_fields
+from ads_pipeline.operations.cli.state.day_lines import day_fields
 from ads_pipeline.operations.cli.state.forecast import describe_forecast, forecast_fields
 from ads_pipeline.operations.cli.state.partition_report import PartitionReport, gather_report
 from ads_pipeline.operations.cli.state.recorded import DATA_LABELS, STALE_LABELS, state_fields

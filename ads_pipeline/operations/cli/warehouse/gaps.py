@@ -20,7 +20,7 @@ from ads_pipeline.operations.cli.command_line.options import DATE_FORMAT, AsJson
 from ads_pipeline.operations.cli.command_line.output import Column, format_minute, table_of, write_results
 from ads_pipeline.operations.cli.command_line.parsing import day_windows, open_ledger
 from ads_pipeline.operations.cli.state.attention import describe_unknown
-from ads_pipeline.operations.cli.state.day_ranges import day_rows, row_of
+from ads_pipeline.operations.cli.state.day_lines import day_rows, row_of
 from ads_pipeline.pipeline.days.day_conditions import DayRules, Gaps, find_gaps
 from ads_pipeline.pipeline.days.next_steps import find_next_commands
 from ads_pipeline.settings.environment import Settings
