@@ -17,7 +17,7 @@ from ads_pipeline.domain.log_lines import LOG_EVENTS
 from ads_pipeline.domain.transitions import TRANSITIONS, Action, Status, Transition
 from ads_pipeline.operations.metrics import METRICS
 from ads_pipeline.operations.notifications.notices import KINDS
-from ads_pipeline.settings.environment import VARIABLES
+from ads_pipeline.settings.environment import VARIABLES, read_settings
 from ads_pipeline_tests.import_rules import RULES
 
 ROOT = Path(__file__).parents[1]
@@ -131,6 +131,15 @@ def test_code_blocks_can_be_parsed(page: str) -> None:
     assert [language for language, _text in blocks if language not in {*PARSERS, "sh", "sql", "text"}] == []
     for language, text in blocks:
         PARSERS.get(language, str)(dedent(text))
+
+
+def test_query_file_of_the_page_is_accepted(tmp_path: Path) -> None:
+    """The two blocks of docs/settings.md are a valid query file."""
+    query_file = tmp_path / "queries.yaml"
+    query_file.write_text("\n".join(re.findall(r"```yaml\n(.*?)```", PAGES["docs/settings.md"], re.DOTALL)))
+    (tmp_path / "contracts.py").write_text("CONTRACTS = {}\n")
+    settings = read_settings({"ADS_PIPELINE_HOME": str(tmp_path), "ADS_PIPELINE_QUERIES": str(query_file)})
+    assert settings.google_apis.google_ads.daily_operations == 15_000
 
 
 def list_pages(navigation: list[dict[str, Any]]) -> Iterator[str]:

@@ -196,6 +196,15 @@ def test_duckdb_code_of_the_page(home: DemoHome) -> None:
     }
 
 
+def test_statement_for_complete_days(home: DemoHome) -> None:
+    """The statement of docs/completeness-tables.md gives the days on which every customer is readable."""
+    (statement,) = re.findall(r"```sql\n(.*?)```", (ROOT / "docs" / "completeness-tables.md").read_text(), re.DOTALL)
+    with connect_with_delta(str(home.path)) as connection:
+        connection.execute(f"CREATE VIEW days AS FROM delta_scan('{home.path}/warehouse/{SOURCE}/days')")
+        days = {day for (day,) in connection.execute(statement).fetchall()}
+    assert days == {day for _customer, day in home.spend} - {key.logical_date for key in home.missing}
+
+
 def assert_all_sums(home: DemoHome, shown: "subprocess.CompletedProcess[str]") -> None:
     assert shown.returncode == 0, shown.stderr
     for customer, name in NAMES.items():
