@@ -30,7 +30,7 @@ def find_wait(
 
     A process asks when its own step has ended. Steps of other authors may follow for hours, and need no lease.
     """
-    with suppress(sa.exc.SQLAlchemyError):  # Dagster's database is out of reach
+    with suppress(sa.exc.SQLAlchemyError, dg.DagsterError):  # an error here would hide how the step ended
         if not has_step_processes(instance, run.run_id) or not _find_left(instance, run, leased_steps):
             return None
     return step_wait
