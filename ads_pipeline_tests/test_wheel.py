@@ -21,6 +21,7 @@ import pytest
 from packaging.requirements import Requirement
 
 import ads_pipeline
+from ads_pipeline.demo.made_up_reports import ACCOUNTS
 from ads_pipeline.orchestration.event_storage.instance_storage import SCHEMA as DAGSTER_SCHEMA
 from ads_pipeline.settings.environment import read_settings
 from ads_pipeline_tests.example_counts import TIMES
@@ -140,7 +141,8 @@ if RESOLVED:  # `make test` has no such environment, and therefore no such test
 @pytest.mark.timeout(1000)
 def test_demo_runs_in_an_empty_directory(installed: Path, tmp_path: Path) -> None:
     """Two partitions are rejected with a reason, one is missing, and four customers are readable. A second run on the
-    same day prints the same (with SOAK). The partitions in Dagster begin at the week, and the report is written."""
+    same day prints the same (with SOAK). The accounts have names. The partitions in Dagster begin at the week, and
+    the report is written."""
     directory = tmp_path / "empty"
     directory.mkdir()
     environment = clean_environment(tmp_path / "home")
@@ -156,6 +158,8 @@ def test_demo_runs_in_an_empty_directory(installed: Path, tmp_path: Path) -> Non
     ):
         assert text in first
     assert re.search(r"campaign_daily, \d+ s: 2 of 28 expected days are not readable", first)
+    accounts = run(installed, "accounts", "list", directory=directory, environment=environment)
+    assert [account.name for account in ACCOUNTS if account.name not in accounts] == []
     if TIMES > 1:
         assert results_of(first) == results_of(run(installed, "demo", directory=directory, environment=environment))
     assert all(len(line) <= 80 for line in results_of(first))
