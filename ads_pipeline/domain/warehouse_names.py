@@ -5,6 +5,7 @@ from typing import Final
 
 DATE_COLUMN: Final = "logical_date"
 KEY_COLUMNS: Final = ("customer_id", "run_id", "schema_version")
+SEAL_COLUMNS: Final = ("currency_code", "extracted_at")  # from the seal of the run; null where the seal has none
 CURRENT_SUFFIX: Final = "_current"  # of the view that shows only current runs
 DAYS: Final = "days"
 # The columns that partition the tables which no query has. Tables of queries are partitioned by their day.
@@ -13,7 +14,7 @@ _IDENTITY_COLUMNS: Final = ("date", "customer_id")  # `contract_models.Row` decl
 # Names of columns and views that a later release may add are refused now, because they could never be renamed.
 _RESERVED_COLUMNS: Final = frozenset(
     (
-        *(DATE_COLUMN, *KEY_COLUMNS, "is_current", "currency_code", "extracted_at"),
+        *(DATE_COLUMN, *KEY_COLUMNS, *SEAL_COLUMNS, "is_current"),
         *("ads_pipeline_run", "partition_logical_date", "partition_customer_id"),  # the validator's, beside each row
     )
 )

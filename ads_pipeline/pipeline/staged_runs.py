@@ -5,7 +5,7 @@ Nothing of it is durable: what a dead process has staged, vacuum removes, and a 
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date
+from datetime import date, datetime
 from functools import partial
 from itertools import groupby
 from typing import Any
@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.lake.warehouse.file_writer import StagedRows, decode_files, encode_files
-from ads_pipeline.lake.warehouse.table_values import HeldRun, StagedFile, WarehouseTable
+from ads_pipeline.lake.warehouse.table_values import StagedFile, StagedRun, WarehouseTable
 from ads_pipeline.validation.payload_task import RowSink, TaskRun
 
 
@@ -27,13 +27,18 @@ class _WarehouseSink:
     def add(self, accepted: Sequence[tuple[TaskRun, int]], rows: pa.Table) -> None:
         start = 0
         for day, group in groupby(accepted, key=lambda each: each[0].day):
-            runs = [HeldRun(run.customer_id, run.run_id, count) for run, count in group]
+            runs = [_describe(run, count) for run, count in group]
             count = sum(run.rows for run in runs)
             self._rows.add(day, runs, rows.slice(start, count))
             start += count
 
     def finish(self) -> Sequence[Mapping[str, Any]]:
         return encode_files(self._rows.finish())
+
+
+def _describe(run: TaskRun, count: int) -> StagedRun:
+    extracted_at = datetime.fromisoformat(run.extracted_at)
+    return StagedRun(run.customer_id, run.run_id, count, run.currency_code, extracted_at)
 
 
 def sink_into(table: WarehouseTable, schema_version: str) -> Callable[[], RowSink]:

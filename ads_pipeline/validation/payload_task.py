@@ -47,6 +47,8 @@ class TaskRun(NamedTuple):
     record_count: int
     payload_bytes: int | None
     payload_sha256: str | None
+    extracted_at: str
+    currency_code: str | None
 
     @property
     def day(self) -> date:

@@ -108,6 +108,8 @@ def _describe(position: int, sealed: SealedRun) -> TaskRun:
         record_count=sealed.record_count,
         payload_bytes=sealed.payload_bytes,
         payload_sha256=sealed.payload_sha256,
+        extracted_at=sealed.facts.extracted_at.isoformat(),
+        currency_code=sealed.facts.currency_code,
     )
 
 

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.lake.warehouse.file_writer import StagedRows
 from ads_pipeline.lake.warehouse.replacement import Warehouse
-from ads_pipeline.lake.warehouse.table_values import HeldRun
+from ads_pipeline.lake.warehouse.table_values import StagedRun
 from ads_pipeline_tests.benchmarks.publishing import QUERY, SOURCE, publish
 from ads_pipeline_tests.benchmarks.ratios import Figure, cpu_seconds
 from ads_pipeline_tests.benchmarks.runs import FIRST_DAY, write_runs
@@ -77,7 +77,7 @@ def _grow(spark: SparkSession, location: str) -> None:
             PartitionKey(source=SOURCE, customer_id=str(number), query_name=QUERY, logical_date=later)
             for number in range(1_000_000_000, 1_000_000_000 + CUSTOMERS)
         ]
-        staged.add(later, [HeldRun(key.customer_id, "r1", ROWS) for key in keys], _rows())
+        staged.add(later, [StagedRun(key.customer_id, "r1", ROWS) for key in keys], _rows())
         loads += [sealed_run(Run(key=key, run_id="r1"), ROWS, schema_version=RULES.schema_version) for key in keys]
     warehouse.replace(
         lambda: spark,

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import duckdb
 import pytest
 from pyspark.sql import SparkSession
 
@@ -110,6 +111,33 @@ def test_crash_of_a_withdrawal_is_repaired(deployment: LocalDeployment, at: int,
         assert deployment.ledger.states.get(DAY).status is Status.PENDING
         assert [each.action for each in deployment.ledger.audit.of_partition(DAY)] == ["withdraw"]
     assert_settled(deployment)
+
+
+@pytest.mark.invariant("W3", "W16")
+@pytest.mark.parametrize("action", ["withdraw", "demote"])
+def test_open_session_refuses_a_removed_day(deployment_on_each_store: LocalDeployment, action: str) -> None:
+    """It shows other days and replaced runs as before, and says when it was opened. A new session shows the rest."""
+    deployment = deployment_on_each_store
+    load(deployment)
+    replaced, later = key(1, 2), key(1, 3)
+    deployment.pipeline.judge_and_load([seal_run(deployment, each) for each in (replaced, later)])
+    count = f"SELECT count(*) FROM {QUERY} WHERE logical_date "
+    with deployment.readers.connect([QUERY]) as session:
+        assert session.execute(f"{count} > '2026-01-01'").fetchall() == [(4,)]
+        if action == "withdraw":
+            deployment.pipeline.withdrawing.withdraw([DAY], action_request())
+        else:
+            demote_run(deployment)
+        deployment.pipeline.judge_and_load([seal_run(deployment, replaced, "r2", count=5)])
+        comments = session.execute("SELECT DISTINCT comment FROM duckdb_views() WHERE NOT internal").fetchall()
+        ((comment,),) = comments
+        _version, _of, opened_at = str(comment).partition("opened at ")
+        for refused in (f"{count} = '2026-01-01'", f"SELECT * FROM {QUERY}", f"SELECT * FROM {QUERY}_current"):
+            with pytest.raises(duckdb.Error, match="rows of 2026-01-01 were withdrawn or demoted after") as error:
+                session.execute(refused).fetchall()
+            assert f"opened at {opened_at}; open a new session" in str(error.value)
+        assert session.execute(f"{count} > '2026-01-01'").fetchall() == [(4,)]
+    assert set(visible_runs(deployment)) == {OTHER, replaced, later}
 
 
 def accept_newer_run(deployment: LocalDeployment) -> None:

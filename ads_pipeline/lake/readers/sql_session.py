@@ -5,6 +5,7 @@ Importing it loads pyarrow's datasets, and with them pandas.
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import duckdb
@@ -14,6 +15,7 @@ import pyarrow.fs as pafs
 
 from ads_pipeline.domain.errors import FilesDamaged, WarehouseError
 from ads_pipeline.domain.warehouse_names import CURRENT_SUFFIX
+from ads_pipeline.lake.readers.removed_days import RemovedDays
 from ads_pipeline.lake.readers.visible_rows import TableView, to_arrow
 from ads_pipeline.lake.warehouse.duckdb_files import connect_to_files
 from ads_pipeline.lake.warehouse.error_translation import translate_errors
@@ -32,20 +34,27 @@ _SESSION_CONFIG: dict[str, str | bool | int | float | list[str]] = {
 def connect_duckdb(views: Iterable[TableView]) -> duckdb.DuckDBPyConnection:
     """A DuckDB session with two views per table of a warehouse: `<query>`, and `<query>_current` with current runs.
 
+    A session shows the rows of the moment at which it was opened; the comments of the views say when that was. Once
+    rows of a day were withdrawn or demoted, it refuses to read that day.
+
     The session cannot open files, because hidden rows may stand in the same files as visible ones. A second
     connection, which the session's statements cannot name, reads the files and filters the rows.
     """
-    session = duckdb.connect(config=_SESSION_CONFIG)
+    session, opened_at = duckdb.connect(config=_SESSION_CONFIG), f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
     try:
         filtering: duckdb.DuckDBPyConnection | None = None
         for view in views:
             table = view.snapshot.table
             if filtering is None:
                 filtering = connect_to_files(table.location, preserve_insertion_order=False)  # the order takes memory
+                filtering.execute("SET GLOBAL TimeZone = 'UTC'")  # the zone of instants in the table's schema
             with translate_errors(table):
-                session.register(table.query_name, _VisibleRows(filtering, view))
+                session.register(table.query_name, _VisibleRows(filtering, view, opened_at))
             query, current = quote_name(table.query_name), quote_name(table.query_name + CURRENT_SUFFIX)
             session.execute(f"CREATE TEMP VIEW {current} AS FROM {query} WHERE is_current")
+            for name in (query, current):
+                comment = f"version {view.snapshot.version} of the table, opened at {opened_at}"
+                session.execute(f"COMMENT ON VIEW {name} IS '{comment}'")
         session.execute("SET TimeZone = 'UTC'")  # else of the machine
         session.execute("SET enable_external_access = false")
         session.execute("SET lock_configuration = true")
@@ -66,7 +75,7 @@ class _VisibleRows(pads.InMemoryDataset):  # type: ignore[misc] # pyarrow ships 
     The dataset itself holds no rows, so nothing is disclosed to code that reads it in another way.
     """
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection, view: TableView) -> None:
+    def __init__(self, connection: duckdb.DuckDBPyConnection, view: TableView, opened_at: str) -> None:
         self._connection, self._table = connection, view.snapshot.table
         columns = pa.schema(view.snapshot.handle.schema().to_arrow()).empty_table()
         for name, rows in (self._name("columns"), columns), (self._name("runs"), to_arrow(view)):
@@ -80,7 +89,7 @@ class _VisibleRows(pads.InMemoryDataset):  # type: ignore[misc] # pyarrow ships 
             parquet.make_fragment(self._table.uri_of(file), disk, partition_expression=_describe_content(file))
             for file in view.snapshot.files
         ]
-        self._view = view
+        self._view, self._opened_at, self._removed = view, opened_at, RemovedDays(view.snapshot)
         self._files = pads.FileSystemDataset(files, self.schema, parquet, disk)
 
     def scanner(self, columns: Sequence[str] | None = None, filter: Any = None) -> "_Scan":  # noqa: A002 - DuckDB's name
@@ -90,12 +99,26 @@ class _VisibleRows(pads.InMemoryDataset):  # type: ignore[misc] # pyarrow ships 
         schema = pa.schema([self.schema.field(name) for name in names])
         if not paths:
             return _Scan(schema.empty_table().to_reader())
+        self._refuse_removed(paths)
         with self._naming_damage(paths):
             query = self._connection.cursor().execute(self._select(names), {"paths": paths})
             reader = query.to_arrow_reader(_ROWS_PER_BATCH)
         if not reader.schema.equals(schema):  # DuckDB would misinterpret the buffers
             raise WarehouseError(str(self._table), "a file has columns of other types than the table")
         return _Scan(pa.RecordBatchReader.from_batches(schema, self._read(reader, paths, filter)))
+
+    def _refuse_removed(self, paths: Sequence[str]) -> None:
+        """Raise WarehouseError when rows of a day in these files have been removed from the table."""
+        with translate_errors(self._table):
+            removed = self._removed.find()
+        wanted = set(paths) if removed else set()
+        days = sorted(
+            {file.day for file in self._view.snapshot.files if self._table.uri_of(file) in wanted} & removed
+        )
+        if days:
+            more = f" and {len(days) - 1:,} other days" if len(days) > 1 else ""
+            problem = f"rows of {days[0]}{more} were withdrawn or demoted after this session was opened at"
+            raise WarehouseError(str(self._table), f"{problem} {self._opened_at}; open a new session")
 
     def _read(self, reader: pa.RecordBatchReader, paths: Sequence[str], row_filter: Any) -> Iterator[pa.RecordBatch]:
         with self._naming_damage(paths):

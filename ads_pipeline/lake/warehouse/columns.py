@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 
 from ads_pipeline.domain.errors import SchemaConflict, WarehouseError
 from ads_pipeline.domain.quoting import printable
-from ads_pipeline.lake.warehouse.table_values import DATE_COLUMN, KEY_COLUMNS
+from ads_pipeline.lake.warehouse.table_values import DATE_COLUMN, KEY_COLUMNS, SEAL_COLUMNS
 
 LONG_TYPE = '"long"'  # of integers, in Delta's JSON
 _FORBIDDEN_CHARACTERS = frozenset(" ,;{}()\n\t=")
@@ -28,13 +28,13 @@ class TableColumn:
     type: str
 
 
-_REQUIRED = {name: TableColumn(name=name, type='"string"') for name in KEY_COLUMNS} | {
-    DATE_COLUMN: TableColumn(name=DATE_COLUMN, type='"date"')
-}
+_REQUIRED_TYPES = dict.fromkeys((*KEY_COLUMNS, *SEAL_COLUMNS), '"string"')
+_REQUIRED_TYPES |= {"extracted_at": '"timestamp"', DATE_COLUMN: '"date"'}
+_REQUIRED = {name: TableColumn(name=name, type=kind) for name, kind in _REQUIRED_TYPES.items()}
 
 
 def make_columns(table: object, kinds: Mapping[str, str]) -> tuple[TableColumn, ...]:
-    """The columns of new rows in the table's order: their keys, the columns of a contract, and the day.
+    """The columns of new rows in the table's order: those of their runs, the columns of a contract, and the day.
 
     `kinds` gives the type of each column of a contract. Raises WarehouseError if Delta readers do not support a name.
     """

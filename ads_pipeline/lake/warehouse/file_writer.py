@@ -12,8 +12,9 @@ import pyarrow.parquet as pq
 
 from ads_pipeline.domain.errors import StagingDamaged
 from ads_pipeline.lake.storage.open_store import open_store
-from ads_pipeline.lake.warehouse.table_values import DATE_COLUMN, HeldRun, StagedFile, name_data_file
+from ads_pipeline.lake.warehouse.table_values import DATE_COLUMN, HeldRun, StagedFile, StagedRun, name_data_file
 
+INSTANT: Final = pa.timestamp("us", tz="UTC")  # as Delta has it
 ROWS_PER_ROW_GROUP: Final = 100_000
 MAX_FILE_BYTES: Final = 32 << 20  # a file is in memory until it is complete
 
@@ -27,7 +28,7 @@ class StagedRows:
         self._writer = FileWriter(location, folder, date.min)
         self._files: list[StagedFile] = []
 
-    def add(self, day: date, runs: Sequence[HeldRun], rows: pa.Table) -> None:
+    def add(self, day: date, runs: Sequence[StagedRun], rows: pa.Table) -> None:
         """Add the rows of these runs of a day, which stand in the table one after the other."""
         if day != self._day:
             self._files += self._writer.close()
@@ -36,7 +37,7 @@ class StagedRows:
         for part in _split_long_run(runs):
             count = sum(run.rows for run in part)
             keyed = add_keys(part, self._schema_version, rows.slice(start, count))
-            self._writer.add(keyed, [run for run in part if run.rows])
+            self._writer.add(keyed, [run.held for run in part if run.rows])
             start += count
 
     def finish(self) -> list[StagedFile]:
@@ -113,8 +114,8 @@ class _OpenFile:
         return self._content.getvalue()
 
 
-def add_keys(runs: Sequence[HeldRun], schema_version: str, rows: pa.Table) -> pa.Table:
-    """The rows with the key columns of their runs in front. Columns of the same names are left out."""
+def add_keys(runs: Sequence[StagedRun], schema_version: str, rows: pa.Table) -> pa.Table:
+    """The rows with the columns of their runs in front. Columns of the same names are left out."""
     repeated = pa.array(np.repeat(np.arange(len(runs), dtype=np.int32), [run.rows for run in runs]))
     values = {
         "customer_id": [run.customer_id for run in runs],
@@ -123,6 +124,10 @@ def add_keys(runs: Sequence[HeldRun], schema_version: str, rows: pa.Table) -> pa
     }
     keys = {
         name: pa.DictionaryArray.from_arrays(repeated, pa.array(each, pa.string())) for name, each in values.items()
+    }
+    keys |= {
+        "currency_code": pa.array([run.currency_code for run in runs], pa.string()).take(repeated),
+        "extracted_at": pa.array([run.extracted_at for run in runs], INSTANT).take(repeated),
     }
     others = {name: rows[name] for name in rows.column_names if name not in {*keys, DATE_COLUMN}}
     return pa.table({**keys, **others})
@@ -137,7 +142,7 @@ def decode_files(documents: Iterable[Mapping[str, Any]]) -> list[StagedFile]:
     return [StagedFile(**{**each, "runs": tuple(HeldRun(*run) for run in each["runs"])}) for each in documents]
 
 
-def _split_long_run(runs: Sequence[HeldRun]) -> Iterator[Sequence[HeldRun]]:
+def _split_long_run(runs: Sequence[StagedRun]) -> Iterator[Sequence[StagedRun]]:
     """The runs; a run that stands alone because it is long, in parts of one row group each."""
     if len(runs) > 1:
         yield runs

@@ -41,6 +41,7 @@ from ads_pipeline.lake.warehouse.staging import (
     prepare_replacement,
 )
 from ads_pipeline.lake.warehouse.table_values import (
+    REMOVAL_PREFIX,
     DataFile,
     HeldPartition,
     Slice,
@@ -272,7 +273,7 @@ def _prepare_removal(
         if partition in partitions
     ]
     removed = {(run.key.customer_id, run.key.logical_date) for run in is_removable(runs)}
-    return prepare_replacement(start_spark, snapshot, held=held, partitions=removed)
+    return replace(prepare_replacement(start_spark, snapshot, held=held, partitions=removed), removal=True)
 
 
 def _prepare_compaction(start_spark: StartSpark, snapshot: TableSnapshot) -> NextFiles | None:
@@ -325,7 +326,7 @@ def _commit(snapshot: TableSnapshot, files: NextFiles) -> bool:
 
     Repeating is safe, because only one commit can become the next version.
     """
-    token = uuid.uuid4().hex
+    token = f"{REMOVAL_PREFIX if files.removal else ''}{uuid.uuid4().hex}"
     for attempt in range(MAX_COMMIT_ATTEMPTS):
         outcome = commit_files(
             snapshot, removed=files.replaced, added=files.add_actions, token=token, rewrite=files.rewrite

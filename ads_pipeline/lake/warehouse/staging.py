@@ -40,13 +40,15 @@ SlicesByPartition = Mapping[tuple[str, date], Sequence[Slice]]
 class NextFiles:
     """The files that the next version adds and those that it no longer has. In a rewrite both hold the same rows.
 
-    `merged` are those of the added files that were written for this version alone.
+    `merged` are those of the added files that were written for this version alone. A removal removes partitions and
+    replaces none.
     """
 
     added: tuple[StagedFile, ...]
     replaced: tuple[DataFile, ...]
     merged: tuple[StagedFile, ...]
     rewrite: bool = False
+    removal: bool = False
 
     @property
     def add_actions(self) -> list[AddAction]:

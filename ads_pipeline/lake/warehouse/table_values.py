@@ -4,16 +4,17 @@ import re
 import uuid
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, datetime
 from typing import NamedTuple
 
 from ads_pipeline.domain.partition import PartitionKey, Run, validate_name
 from ads_pipeline.domain.sealed_run import SealedRun
-from ads_pipeline.domain.warehouse_names import DATE_COLUMN, KEY_COLUMNS, PARTITION_COLUMNS
+from ads_pipeline.domain.warehouse_names import DATE_COLUMN, KEY_COLUMNS, PARTITION_COLUMNS, SEAL_COLUMNS
 from ads_pipeline.lake.storage.open_store import open_store
 from ads_pipeline.lake.storage.store import Store
 
-__all__ = ["DATE_COLUMN", "KEY_COLUMNS"]
+__all__ = ["DATE_COLUMN", "KEY_COLUMNS", "SEAL_COLUMNS"]
+REMOVAL_PREFIX = "removal-"  # of the token of a commit that removes partitions without replacing them
 _FILE_NAME = re.compile(r"([0-9]{1,20})-([0-9]{1,20})-[0-9a-f]{32}\.parquet", re.ASCII)
 
 
@@ -83,6 +84,20 @@ class HeldRun(NamedTuple):
     customer_id: str
     run_id: str
     rows: int
+
+
+class StagedRun(NamedTuple):
+    """The number of rows of a run that is to be stored, and the facts of its seal that each row gets."""
+
+    customer_id: str
+    run_id: str
+    rows: int
+    currency_code: str | None = None
+    extracted_at: datetime | None = None
+
+    @property
+    def held(self) -> HeldRun:
+        return HeldRun(self.customer_id, self.run_id, self.rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,7 @@ from ads_pipeline.lake.storage.store import FileInfo
 from ads_pipeline.lake.warehouse import maintenance
 from ads_pipeline.lake.warehouse.file_writer import StagedRows
 from ads_pipeline.lake.warehouse.replacement import DEFAULT_RETENTION, RunFilter, Warehouse
-from ads_pipeline.lake.warehouse.table_values import HeldRun, StagedFile, TableLoadResult, WarehouseTable
+from ads_pipeline.lake.warehouse.table_values import StagedFile, StagedRun, TableLoadResult, WarehouseTable
 from ads_pipeline_tests.builders import sealed_run
 from ads_pipeline_tests.lake.storage import s3_server
 
@@ -59,7 +59,7 @@ def stage(root: str, loads: Sequence[SealedRun], **extra: Any) -> list[StagedFil
     ordered = sorted(loads, key=lambda load: (load.run.key.logical_date, load.run.key.customer_id))
     for load in ordered:
         key, count = load.run.key, load.record_count
-        runs = [HeldRun(key.customer_id, load.run.run_id, count)]
+        runs = [StagedRun(key.customer_id, load.run.run_id, count)]
         columns = {"campaign_id": list(range(count)), "cost": [float(len(load.run.run_id))] * count}
         rows = columns | {name: [value] * count for name, value in extra.items()}
         staged.add(key.logical_date, runs, pa.table(rows, schema=_SCHEMA if not count else None))

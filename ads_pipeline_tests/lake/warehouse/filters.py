@@ -2,13 +2,12 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, datetime
 from functools import partial
-from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 import duckdb
+import polars as pl
 import pyarrow as pa
 import pyarrow.dataset as pads
 from deltalake import DeltaTable, QueryBuilder
@@ -108,6 +107,8 @@ def _literal(value: Any) -> str:
             return ""
         case str():
             return f"'{value}'"
+        case datetime():
+            return f"TIMESTAMP '{value:%Y-%m-%d %H:%M:%S}+00:00'"
         case date():
             return f"DATE '{value}'"
     return str(value)
@@ -185,24 +186,21 @@ def read_with_spark_product(spark: SparkSession, root: str, filters: Sequence[Fi
 
 
 def _read_with_polars(root: str, filters: Sequence[Filter], **options: Any) -> Iterator[Answer]:
-    polars = import_module("polars")
     for each in filters:
-        column = polars.col(each.column)
-        kept = {
-            "=": lambda column=column, each=each: column == each.value,
-            ">=": lambda column=column, each=each: column >= each.value,
-            "IS NULL": column.is_null,
-            "IS NOT NULL": column.is_not_null,
-        }[each.operator]()
-        rows = polars.scan_delta(table_uri(root), **options).filter(kept).select(ROW_NUMBER).collect()
+        column = pl.col(each.column)
+        match each.operator:
+            case "=":
+                kept = column == each.value
+            case ">=":
+                kept = column >= each.value
+            case "IS NULL":
+                kept = column.is_null()
+            case _:
+                kept = column.is_not_null()
+        rows = pl.scan_delta(table_uri(root), **options).filter(kept).select(ROW_NUMBER).collect()
         yield _sum_up(rows.to_arrow())
 
 
-# Polars is no dependency; whoever has it runs these as well.
-_POLARS: Mapping[str, Read] = {
-    "polars": _read_with_polars,
-    "polars with use_pyarrow": partial(_read_with_polars, use_pyarrow=True),
-}
 READERS: Mapping[str, Read] = {
     "pandas": _read_with_pandas,
     "pyarrow table": _read_with_pyarrow,
@@ -211,5 +209,6 @@ READERS: Mapping[str, Read] = {
     "DuckDB delta_scan": _read_with_delta_scan,
     "datafusion": _read_with_datafusion,
     "warehouse query": _read_with_product,
-    **(_POLARS if find_spec("polars") else {}),
+    "polars": _read_with_polars,
+    "polars with use_pyarrow": partial(_read_with_polars, use_pyarrow=True),
 }

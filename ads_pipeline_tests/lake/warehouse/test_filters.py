@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import date
+from datetime import UTC, date, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from ads_pipeline.lake.warehouse.file_writer import StagedRows
 from ads_pipeline.lake.warehouse.replacement import Warehouse
-from ads_pipeline.lake.warehouse.table_values import HeldRun
+from ads_pipeline.lake.warehouse.table_values import StagedRun
 from ads_pipeline_tests.lake.warehouse.builders import (
     give_customer_bounds,
     keep_all_runs,
@@ -78,7 +78,10 @@ def load(
     rows = {**values, "nothing": [None] * count, ROW_NUMBER: list(range(numbers[-2], numbers[-1]))}
     staged = StagedRows(table.location, table.folder, "1")
     schema = pa.schema([(name, _ARROW[columns[name]]) for name in rows])
-    runs = [HeldRun(str(customer), run_id, count)]
+    currency, extracted_at = (
+        (None, None) if customer == 2 else ("EUR", datetime(2026, 1, customer, 4, 30, tzinfo=UTC))
+    )
+    runs = [StagedRun(str(customer), run_id, count, currency, extracted_at)]
     staged.add(key(1, day).logical_date, runs, pa.table(rows, schema=schema))
     publish_loads(spark, root, [load], staged=staged.finish(), columns=columns)
 

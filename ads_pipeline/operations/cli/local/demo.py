@@ -29,8 +29,9 @@ from ads_pipeline.settings.environment import Settings, read_settings
 
 DEMO_QUERY: Final = """
 SELECT customer_id, count(DISTINCT logical_date) AS days, sum(clicks)::BIGINT AS clicks,
-       round(sum(cost_micros) / 1e6, 2) AS cost, sum(conversions::DECIMAL(18, 2)) AS conversions
-FROM campaign_daily GROUP BY customer_id ORDER BY customer_id
+       round(sum(cost_micros) / 1e6, 2) AS cost, currency_code AS currency,
+       sum(conversions::DECIMAL(18, 2)) AS conversions
+FROM campaign_daily GROUP BY customer_id, currency_code ORDER BY customer_id, currency_code
 """
 
 
