@@ -11,7 +11,15 @@ from ads_pipeline.domain.transitions import Status
 from ads_pipeline.operations.cli.command_line import spark_pipeline
 from ads_pipeline.settings.environment import Settings
 from ads_pipeline.spark import session
-from ads_pipeline_tests.ledger.builders import acceptance, accepted_runs, keys, record_verdict, registered_runs
+from ads_pipeline_tests.lake.warehouse.builders import read_with_duckdb
+from ads_pipeline_tests.ledger.builders import (
+    acceptance,
+    accepted_runs,
+    action_request,
+    keys,
+    record_verdict,
+    registered_runs,
+)
 from ads_pipeline_tests.operations.cli.running import CommandLine
 from ads_pipeline_tests.operations.cli.state.builders import (
     MARKED,
@@ -83,6 +91,34 @@ def test_demote_hides_a_run_and_restore_publishes_an_earlier_one(
     ]
     assert count_rows(empty_cli) == [("1", 2), ("2", 5)]
     assert empty_cli.run("reconcile", "--plan").code == 0
+
+
+@pytest.mark.invariant("W3", "W4")
+def test_withdraw_demote_and_their_repair_start_no_spark(
+    empty_cli: CommandLine, deployment: LocalDeployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows leave the table by the command, or by reconcile when the command died before that."""
+    third = key(3)
+    deployment.pipeline.judge_and_load([seal_run(deployment, third)])
+
+    def start(_settings: Settings) -> AbstractContextManager[SparkSession]:
+        raise AssertionError("Spark was started")
+
+    monkeypatch.setattr(spark_pipeline, "spark_session", start)
+    for verb, day in ("withdraw", ONE), ("demote", OTHER):
+        result = empty_cli.run("state", verb, str(day), *REASON)
+        assert (result.code, result.err) == (0, "")
+    assert read_with_duckdb(deployment.warehouse_location) == {third: ({"r1"}, 2)}
+    deployment.ledger.withdrawals.begin([third], action_request("act-1"))
+    (finding,) = [each for each in empty_cli.run("doctor", "--json").objects if each["check"] == "demotions"]
+    assert "its withdrawal began at" in finding["problem"]
+    plan = empty_cli.run("reconcile", "--plan", "--json")
+    assert [(each["repair"], each["why"]) for each in plan.objects] == [
+        ("withdraw", "its withdrawal is not finished")
+    ]
+    assert empty_cli.run("reconcile").code == 0
+    assert read_with_duckdb(deployment.warehouse_location) == {}
+    assert deployment.ledger.states.get(third).status is Status.PENDING
 
 
 @pytest.mark.invariant("L7", "S16")
