@@ -53,6 +53,10 @@ def _withdraw(ledger: Ledger) -> ActionResult:
     return ledger.actions.execute(Action.WITHDRAW, PARTITIONS, action_request("act-1"))
 
 
+def _begin_withdrawals(ledger: Ledger) -> ActionResult:
+    return ledger.withdrawals.begin(PARTITIONS, action_request("act-2"))
+
+
 def _publish(ledger: Ledger) -> object:
     return ledger.loads.publish(RUNS, table_version=3)
 
@@ -61,6 +65,11 @@ CHANGES: Final[Mapping[str, LedgerChange]] = {
     "record_verdicts": LedgerChange(lambda ledger: ledger.registrations.register(sealed_runs(*RUNS)), _accept_all),
     "publish": LedgerChange(lambda ledger: accepted_runs(ledger, PARTITIONS), _publish),
     "execute": LedgerChange(lambda ledger: (accepted_runs(ledger, PARTITIONS), _publish(ledger)), _withdraw),
+    "begin_withdrawals": LedgerChange(lambda ledger: accepted_runs(ledger, PARTITIONS, "r2"), _begin_withdrawals),
+    "finish_withdrawals": LedgerChange(
+        lambda ledger: (accepted_runs(ledger, PARTITIONS, "r2"), _begin_withdrawals(ledger)),
+        lambda ledger: ledger.withdrawals.finish([run(each, "r2") for each in PARTITIONS], action_request("act-2")),
+    ),
 }
 
 
@@ -83,6 +92,7 @@ def test_change_without_its_event_is_rolled_back(url: str, backdoor: sa.Engine) 
                 lambda ledger: ledger.registrations.register(sealed_runs(run(K, "r3"))),
                 lambda ledger: record_verdict(ledger, acceptance(run(K, "r2"))),
                 lambda ledger: ledger.verdicts.begin_demotions([rejection(R1, validation_id="v2")]),
+                lambda ledger: ledger.withdrawals.begin([K], action_request()),
                 lambda ledger: ledger.loads.publish([R1], table_version=0),
                 lambda ledger: ledger.loads.record_failed({R1: "disk full"}),
                 lambda ledger: ledger.actions.execute(Action.WITHDRAW, [K], action_request()),

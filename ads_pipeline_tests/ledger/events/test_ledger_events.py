@@ -145,6 +145,20 @@ def test_demotion_emits_events_at_begin_and_verdict(ledger: Ledger) -> None:
     }
 
 
+def test_withdrawal_emits_events_at_begin_and_end(ledger: Ledger) -> None:
+    """Each is emitted once, with the operator, the reason and the number of the coming attempt."""
+    accepted_runs(ledger, [K])
+    ledger.withdrawals.begin([K], action_request("act-1", reason="wrong account"))
+    check_no_events(ledger, lambda: ledger.withdrawals.begin([K], action_request("act-2")))
+    assert ledger.withdrawals.finish([R1], action_request("act-1", reason="wrong account")) == [K]
+    check_no_events(ledger, lambda: ledger.withdrawals.finish([R1], action_request("act-2")))
+    assert read_event_keys(ledger, after=2) == [("WithdrawalBegun", str(K), 2), ("PartitionWithdrawn", str(K), 2)]
+    begun, ended = (each.event for each in read_events(ledger, after=2))
+    assert begun.event_data == {"operator": "ada", "reason": "wrong account", "run_id": "r1"}
+    assert ended.event_data == {"operator": "ada", "reason": "wrong account"}
+    assert begun.caused_by_signal_id == ended.caused_by_signal_id == "act-1"
+
+
 def test_loads_emit_numbered_events(ledger: Ledger) -> None:
     """Every failed load and every publication emits one event. A repeated or refused publication emits nothing."""
     accepted_runs(ledger, [K, key("2")])
@@ -219,7 +233,8 @@ def emit_every_type(ledger: Ledger) -> list[str]:
     ledger.actions.execute(Action.REQUEUE, [K], action_request("act-1"))
     ledger.actions.execute(Action.ENQUEUE, [key("2")], action_request("act-2"))
     record_verdict(ledger, acceptance(R1, "v3"))
-    ledger.actions.execute(Action.WITHDRAW, [K], action_request("act-3"))
+    ledger.withdrawals.begin([K], action_request("act-3"))
+    ledger.withdrawals.finish([R1], action_request("act-3"))
     return [
         "RawSealed",
         "VerdictAccepted",
@@ -230,6 +245,7 @@ def emit_every_type(ledger: Ledger) -> list[str]:
         "PartitionRequeued",
         "PartitionEnqueued",
         "VerdictAccepted",
+        "WithdrawalBegun",
         "PartitionWithdrawn",
     ]
 
