@@ -46,7 +46,7 @@ def test_examples_land_and_read_a_day(settings: api.Settings, spark: SparkSessio
             [seal.run for seal in seals if isinstance(seal, api.SealedRun)]
         )
     assert [result.state.status for result in judged.recorded] == ["success"]
-    assert run_example(settings, "read_warehouse.py").splitlines()[1].split() == ["1180250317", "1", "4.50"]
+    assert run_example(settings, "read_warehouse.py").splitlines()[1].split() == ["1180250317", "1", "4.50", "EUR"]
 
 
 def test_run_is_landed_once(settings: api.Settings) -> None:

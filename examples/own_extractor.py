@@ -39,7 +39,8 @@ def main(customer_id: str, day: str) -> int:
     partition, attempt = f"{customer_id}/{QUERY}/{day}", uuid.uuid4().hex
     extracted_at = datetime.now(UTC)
     try:
-        seal = land(partition, fetch(customer_id, day), run_id=attempt, extracted_at=extracted_at)
+        rows = fetch(customer_id, day)
+        seal = land(partition, rows, run_id=attempt, extracted_at=extracted_at, currency_code="EUR")
     except TimeoutError as error:
         report_failure(partition, error_class="timeout", message=str(error), failure_id=attempt)
         return 1
