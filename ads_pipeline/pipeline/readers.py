@@ -70,7 +70,8 @@ class Readers:
     ) -> "duckdb.DuckDBPyConnection":
         """Open a DuckDB session with the views `<query>` and `<query>_current` for each query that has a table.
 
-        `<query>_current` shows only the rows where `is_current` is true. Tables whose log is damaged have no view;
+        `<query>_current` shows only the rows where `is_current` is true. The session shows the rows of now: later it
+        refuses to read a day of which rows were withdrawn or demoted. Tables whose log is damaged have no view;
         `on_damage` is called for each, and by default logs it.
         """
         views = list[TableView]()
@@ -128,7 +129,7 @@ def _read_undamaged(view: TableView, statement: str, values: Sequence[Any]) -> l
 
     while True:
         try:
-            with _connect([view]) as connection:
+            with _connect([view], lasts=False) as connection:
                 return connection.execute(statement, values).fetchall()
         except duckdb.Error:  # its cause is a text
             undamaged = leave_out_damaged(view)
@@ -137,7 +138,7 @@ def _read_undamaged(view: TableView, statement: str, values: Sequence[Any]) -> l
             view = undamaged
 
 
-def _connect(views: Iterable[TableView]) -> "duckdb.DuckDBPyConnection":
+def _connect(views: Iterable[TableView], *, lasts: bool = True) -> "duckdb.DuckDBPyConnection":
     from ads_pipeline.lake.readers.sql_session import connect_duckdb  # noqa: PLC0415 - it loads pandas
 
-    return connect_duckdb(views)
+    return connect_duckdb(views, lasts=lasts)

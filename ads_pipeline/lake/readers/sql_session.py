@@ -31,11 +31,11 @@ _SESSION_CONFIG: dict[str, str | bool | int | float | list[str]] = {
 }
 
 
-def connect_duckdb(views: Iterable[TableView]) -> duckdb.DuckDBPyConnection:
+def connect_duckdb(views: Iterable[TableView], *, lasts: bool = True) -> duckdb.DuckDBPyConnection:
     """A DuckDB session with two views per table of a warehouse: `<query>`, and `<query>_current` with current runs.
 
-    A session shows the rows of the moment at which it was opened; the comments of the views say when that was. Once
-    rows of a day were withdrawn or demoted, it refuses to read that day.
+    A session shows the rows of the moment at which it was opened; the comments of the views say when that was. If it
+    lasts, it refuses to read a day once rows of the day were withdrawn or demoted.
 
     The session cannot open files, because hidden rows may stand in the same files as visible ones. A second
     connection, which the session's statements cannot name, reads the files and filters the rows.
@@ -49,7 +49,7 @@ def connect_duckdb(views: Iterable[TableView]) -> duckdb.DuckDBPyConnection:
                 filtering = connect_to_files(table.location, preserve_insertion_order=False)  # the order takes memory
                 filtering.execute("SET GLOBAL TimeZone = 'UTC'")  # the zone of instants in the table's schema
             with translate_errors(table):
-                session.register(table.query_name, _VisibleRows(filtering, view, opened_at))
+                session.register(table.query_name, _VisibleRows(filtering, view, opened_at if lasts else None))
             query, current = quote_name(table.query_name), quote_name(table.query_name + CURRENT_SUFFIX)
             session.execute(f"CREATE TEMP VIEW {current} AS FROM {query} WHERE is_current")
             for name in (query, current):
@@ -75,7 +75,7 @@ class _VisibleRows(pads.InMemoryDataset):  # type: ignore[misc] # pyarrow ships 
     The dataset itself holds no rows, so nothing is disclosed to code that reads it in another way.
     """
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection, view: TableView, opened_at: str) -> None:
+    def __init__(self, connection: duckdb.DuckDBPyConnection, view: TableView, opened_at: str | None) -> None:
         self._connection, self._table = connection, view.snapshot.table
         columns = pa.schema(view.snapshot.handle.schema().to_arrow()).empty_table()
         for name, rows in (self._name("columns"), columns), (self._name("runs"), to_arrow(view)):
@@ -99,7 +99,8 @@ class _VisibleRows(pads.InMemoryDataset):  # type: ignore[misc] # pyarrow ships 
         schema = pa.schema([self.schema.field(name) for name in names])
         if not paths:
             return _Scan(schema.empty_table().to_reader())
-        self._refuse_removed(paths)
+        if self._opened_at is not None:
+            self._refuse_removed(paths)
         with self._naming_damage(paths):
             query = self._connection.cursor().execute(self._select(names), {"paths": paths})
             reader = query.to_arrow_reader(_ROWS_PER_BATCH)
