@@ -89,8 +89,8 @@ class LocalDeployment:
 
     @property
     def settings(self) -> Settings:
-        lake = {} if self.lake is None else {"ADS_PIPELINE_LAKE": self.lake}
-        return read_settings({"ADS_PIPELINE_HOME": str(self.home), **lake})
+        settings = read_settings({"ADS_PIPELINE_HOME": str(self.home)})
+        return replace(settings, lake=self.lake or settings.lake)  # a bucket would need a ledger in Postgres
 
     @property
     def days(self) -> DaysTable:
