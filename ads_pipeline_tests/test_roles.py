@@ -26,6 +26,7 @@ from ads_pipeline_tests.ledger.builders import (
     publish_runs,
     registered_runs,
     rejection,
+    run,
 )
 from ads_pipeline_tests.operations.cli.running import CommandLine
 from ads_pipeline_tests.operations.cli.state.builders import FAILED, REASON, SUCCESSFUL, fill_ledger
@@ -39,7 +40,7 @@ INSERTABLE = {
     Role.READER: set[str](),
     Role.EXTRACTOR: {"run_events", "partition_state"} | RETRY_TABLES,  # and heads of runs without a snapshot
     Role.OPERATOR: EVENT_TABLES
-    | {"partition_state", "control_actions", "control_action_partitions", "retry_queue"}
+    | {"partition_state", "control_actions", "demotions", "control_action_partitions", "retry_queue"}
     | {"parkings", "accounts", "api_operations", "api_holds"},
     Role.RUNNER: {*TABLES} - {"control_actions", "control_action_partitions", "retry_queue"},
 }
@@ -80,7 +81,6 @@ FORBIDDEN = {
     Role.OPERATOR: (
         "UPDATE warehouse_pointer SET run_id = 'x' WHERE false",
         "UPDATE partition_status SET stale_since = NULL WHERE false",
-        "DELETE FROM demotions WHERE false",
     ),
     Role.RUNNER: ("DELETE FROM accounts WHERE false", "DELETE FROM control_actions WHERE false"),
 }
@@ -255,6 +255,22 @@ def _copy(table: str, where: str = "true", **changed: str) -> str:
     names = [column.name for column in database.METADATA.tables[table].c]
     values = ", ".join(changed.get(name, name) for name in names)
     return f"INSERT INTO {table} ({', '.join(names)}) SELECT {values} FROM {table} WHERE {where} LIMIT 1"
+
+
+@pytest.mark.invariant("S12", "W4")
+def test_operator_begins_and_ends_no_demotion(logins: Logins, postgres_url: str) -> None:
+    """Of the rows that say which runs are hidden, an operator writes those of withdrawals alone."""
+    demoted, other = key(), key("8")
+    with Ledger.opened(postgres_url) as owner:
+        accepted_runs(owner, [demoted, other])
+        owner.verdicts.begin_demotions([rejection(run(demoted, "r1"), validation_id="v2")])
+    forged = ("DELETE FROM demotions", _copy("demotions", customer_id="'8'"))
+    assert find_permitted(logins.url(Role.OPERATOR), forged) == []
+    assert find_errors(logins.url(Role.OWNER), forged) == {}, "another reason refuses them"
+    with Ledger.opened(logins.url(Role.OPERATOR)) as ledger:
+        ledger.withdrawals.begin([other], action_request())
+        assert ledger.withdrawals.finish([run(other, "r1")], action_request()) == [other]
+        assert ledger.states.get(other).status is Status.PENDING
 
 
 @pytest.mark.invariant("S12")

@@ -1,10 +1,11 @@
-"""Triggers that hold a login of the role extractor to the rows of its reports.
+"""Triggers that hold a login of the role extractor to the rows of its reports, and an operator to withdrawals.
 
-Privileges name tables and columns. These name rows: a report is a failed fetch of the raw asset, and nothing else. A
-login that is also in another writing role is not held, because it may write these rows anyway.
+Privileges name tables and columns. These name rows: a report is a failed fetch of the raw asset, and nothing else. An
+operator begins and ends withdrawals, and no demotion, which follows from a verdict. A login that is also in a role
+that writes these rows is not held.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,12 +23,13 @@ _CHANGED: Final = " OR ".join(f"NEW.{column} IS DISTINCT FROM OLD.{column}" for 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guard:
-    """Rows that the role extractor may not write. `why` completes the message of the refusal."""
+    """Rows that the role may not write. `why` completes the message of the refusal."""
 
     table: str
     act: str
     refused: str  # in SQL, of NEW and OLD
     why: str
+    role: str = "extractor"
 
 
 GUARDS: Final = (
@@ -66,28 +68,38 @@ GUARDS: Final = (
         refused=f"{_CHANGED} OR {_NO_FAILED_FETCH}",
         why="change when a partition was materialized or became stale",
     ),
+    Guard(table="demotions", act="INSERT", refused="NEW.request IS NULL", why="begin a demotion", role="operator"),
+    Guard(table="demotions", act="DELETE", refused="OLD.request IS NULL", why="end a demotion", role="operator"),
 )
+# Logins that are also in one of these roles are not held.
+_EXEMPT: Final[Mapping[str, Sequence[str]]] = {
+    "extractor": ("runner", "operator", "owner"),
+    "operator": ("runner", "owner"),
+}
 _FUNCTION: Final = """
 CREATE OR REPLACE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS $guard$
 BEGIN
     IF {refused} THEN
-        RAISE EXCEPTION 'permission denied: the role extractor may not {why}' USING ERRCODE = '42501';
+        RAISE EXCEPTION 'permission denied: the role {role} may not {why}' USING ERRCODE = '42501';
     END IF;
     RETURN NULL;
 END
 $guard$
 """
-_IS_HELD: Final = "pg_has_role(current_user, '{extractor}', 'USAGE') AND NOT ({others})"
+_IS_IN: Final = "pg_has_role(current_user, '{}', 'USAGE')"
 
 
-def guard_statements(schema: str, extractor: str, others: Sequence[str]) -> Iterator[str]:
-    """The statements that create the triggers, for the schema on the search path. They may be executed again."""
-    exempt = " OR ".join(f"pg_has_role(current_user, '{role}', 'USAGE')" for role in others)
-    held = _IS_HELD.format(extractor=extractor, others=exempt)
+def guard_statements(schema: str, names: Mapping[str, str]) -> Iterator[str]:
+    """The statements that create the triggers, for the schema on the search path. They may be executed again.
+
+    `names` has the name of each role in the database.
+    """
     for number, guard in enumerate(GUARDS):
-        name = f"guard_extractor_{number}"
+        exempt = " OR ".join(_IS_IN.format(names[role]) for role in _EXEMPT[guard.role])
+        held = f"{_IS_IN.format(names[guard.role])} AND NOT ({exempt})"
+        name = f"guard_{guard.role}_{number}"
         refused = guard.refused.format(schema=schema)
-        yield " ".join(_FUNCTION.format(name=name, refused=refused, why=guard.why).split())
+        yield " ".join(_FUNCTION.format(name=name, refused=refused, why=guard.why, role=guard.role).split())
         yield f"DROP TRIGGER IF EXISTS {name} ON {guard.table}"
         yield (
             f"CREATE TRIGGER {name} AFTER {guard.act} ON {guard.table} FOR EACH ROW WHEN ({held}) "

@@ -31,7 +31,7 @@ PURPOSES: Final[Mapping[Role, str]] = {
     Role.READER: "reads the ledger: warehouse query, state inspect, doctor",
     Role.EXTRACTOR: "reads the ledger and reports failed fetches; it registers nothing",
     Role.RUNNER: "Dagster: registers, judges, loads, and keeps Dagster's records",
-    Role.OPERATOR: "control actions; state withdraw, demote, restore, rejudge and reconcile need runner too",
+    Role.OPERATOR: "control actions; state demote, restore, rejudge and reconcile need runner too",
     Role.OWNER: "owns the tables: migrate, ledger copy, ledger retire-events",
 }
 _HEAD: Final = "engine_run_id, plan_version, last_seq, last_at"
@@ -84,6 +84,7 @@ RIGHTS: Final[Mapping[Role, Mapping[str, str]]] = {
         "warehouse_pointer": "UPDATE (availability, changed_at)",
         "control_actions": "INSERT",
         "control_action_partitions": "INSERT",
+        "demotions": "INSERT, DELETE",  # of withdrawals: `role_guards` restricts the rows
         "retry_queue": "INSERT, UPDATE, DELETE",
         "parkings": "INSERT, DELETE",
     },
@@ -127,8 +128,7 @@ def _statements(prefix: str) -> Iterator[str]:
     yield f"GRANT USAGE ON SCHEMA {database.SCHEMA} TO {', '.join(members)}"
     yield f"SET search_path TO {database.SCHEMA}"
     yield from (f"ALTER TABLE {table} OWNER TO {owner}" for table in tables)
-    others = [names[role] for role in (Role.RUNNER, Role.OPERATOR, Role.OWNER)]
-    yield from guard_statements(database.SCHEMA, names[Role.EXTRACTOR], others)
+    yield from guard_statements(database.SCHEMA, {str(role): name for role, name in names.items()})
     classes = ", ".join(f"'{table}'::regclass" for table in tables)
     yield _OWN_FUNCTIONS.format(tables=classes, owner=owner)
     yield f"REVOKE ALL ON {', '.join(tables)} FROM PUBLIC, {', '.join(members)}"
