@@ -268,7 +268,7 @@ def test_attempt_of_another_row_is_refused() -> None:
     for field in ("tenant_id", "workspace_id", "asset_key", "partition_key"):
         with pytest.raises(ValueError, match="cannot change the row"):
             fold_attempt(
-                row, finished_attempt(2), asset_partition=replace(ASSET_PARTITION, **{field: "other"}), values=VALUES
+                row, finished_attempt(2), asset_partition=ASSET_PARTITION._replace(**{field: "other"}), values=VALUES
             )
 
 
@@ -307,10 +307,10 @@ def test_sources_assets_and_tenants_have_own_rows() -> None:
         partition_key="42|2026-02-03",
     )
     assert make_asset_partition(RAW, key) == expected
-    assert make_asset_partition(WAREHOUSE, key) == replace(expected, asset_key="warehouse/campaign_daily")
-    assert make_asset_partition(RAW, replace(key, source="bing_ads")) == replace(expected, workspace_id="bing_ads")
+    assert make_asset_partition(WAREHOUSE, key) == expected._replace(asset_key="warehouse/campaign_daily")
+    assert make_asset_partition(RAW, replace(key, source="bing_ads")) == expected._replace(workspace_id="bing_ads")
     tenancy = Tenancy(tenant_id="acme", workspace_id="eu")
-    assert make_asset_partition(RAW, key, tenancy) == replace(expected, tenant_id="acme", workspace_id="eu")
+    assert make_asset_partition(RAW, key, tenancy) == expected._replace(tenant_id="acme", workspace_id="eu")
     assert partition_values(key) == {"customer": "42", "date": "2026-02-03"}
 
 

@@ -6,7 +6,7 @@ from importlib import import_module
 
 import ads_pipeline.ledger
 from ads_pipeline.ledger.sql import database
-from ads_pipeline.ledger.sql.statements import POSTGRES_TYPES, Columns, RowWrite, Statement
+from ads_pipeline.ledger.sql.statements import POSTGRES_TYPES, Columns, Statement
 
 
 def find_statements() -> dict[str, Statement]:
@@ -20,9 +20,7 @@ def find_statements() -> dict[str, Statement]:
 
 
 def _statements_in(value: object) -> Iterator[Statement]:
-    if isinstance(value, RowWrite):
-        yield value.statement
-    elif isinstance(value, Statement):
+    if isinstance(value, Statement):
         yield value
     elif isinstance(value, tuple):
         yield from (each for part in value for each in _statements_in(part))
@@ -32,12 +30,11 @@ STATEMENTS = find_statements()
 
 
 def test_statements_are_sql_of_postgres(postgres_url: str) -> None:
-    """Postgres plans each text without a change, where `given` and `shared` are tables with the rows."""
+    """Postgres plans each text without a change, where `given` is a table with the rows."""
     engine = database.open_engine(postgres_url)
     for statement in STATEMENTS.values():
         with database.open_transaction(engine) as connection:
-            for table, columns in (("given", statement.given), ("shared", statement.shared)):
-                connection.exec_driver_sql(f"CREATE TEMPORARY TABLE {table} ({_declare(columns)}) ON COMMIT DROP")
+            connection.exec_driver_sql(f"CREATE TEMPORARY TABLE given ({_declare(statement.given)}) ON COMMIT DROP")
             assert connection.exec_driver_sql(f"EXPLAIN {statement.text}").all(), statement.name
     engine.dispose()
     assert len(STATEMENTS) > 50

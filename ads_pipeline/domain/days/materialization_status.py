@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from enum import StrEnum
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ads_pipeline.domain.errors import BadName
 from ads_pipeline.domain.partition import PartitionKey
@@ -58,9 +58,8 @@ class Tenancy:
 DEFAULT_TENANCY: Final = Tenancy()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class AssetPartition:
-    """The key of one status row."""
+class AssetPartition(NamedTuple):
+    """The key of one status row. A tuple, because thousands are made and compared per transaction."""
 
     tenant_id: str
     workspace_id: str
@@ -112,12 +111,7 @@ class PartitionStatus:
 
     @property
     def asset_partition(self) -> AssetPartition:
-        return AssetPartition(
-            tenant_id=self.tenant_id,
-            workspace_id=self.workspace_id,
-            asset_key=self.asset_key,
-            partition_key=self.partition_key,
-        )
+        return AssetPartition(self.tenant_id, self.workspace_id, self.asset_key, self.partition_key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,6 @@ from ads_pipeline.ledger.sql.ledger_tables import (
     KEY,
     control_action_partitions,
     parkings,
-    partition_state,
     retry_queue,
 )
 from ads_pipeline.ledger.sql.ledger_values import ActionRequest, ActionResult
@@ -39,9 +38,9 @@ from ads_pipeline.ledger.sql.row_mapping import (
     encode_state,
     key_of_table,
 )
-from ads_pipeline.ledger.sql.statements import KEY_COLUMNS, RowWrite, Statement, columns_of, insert, upsert
+from ads_pipeline.ledger.sql.statements import KEY_COLUMNS, Statement, insert, upsert
 from ads_pipeline.ledger.write_steps.audit_log import is_logged, log_action
-from ads_pipeline.ledger.write_steps.transactions import LedgerTransaction, LedgerWriter
+from ads_pipeline.ledger.write_steps.transactions import UPDATE_STATES, LedgerTransaction, LedgerWriter
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -67,19 +66,6 @@ _ACTIONS_PER_PARTITION: Final = Statement(
     """
     SELECT source, customer_id, query_name, logical_date
     FROM given JOIN control_action_partitions USING (source, customer_id, query_name, logical_date)
-    """,
-)
-_UPDATE_STATES: Final = RowWrite(
-    "update_states",
-    columns_of(partition_state),
-    """
-    UPDATE partition_state
-    SET status = given.status, current_run_id = given.current_run_id, schema_version = given.schema_version,
-        record_count = given.record_count, updated_at = given.updated_at, error_message = given.error_message,
-        attempt_count = given.attempt_count
-    FROM given
-    WHERE (partition_state.source, partition_state.customer_id, partition_state.query_name,
-        partition_state.logical_date) = (given.source, given.customer_id, given.query_name, given.logical_date)
     """,
 )
 _UPSERT_REQUESTS: Final = upsert(retry_queue, *KEY, "kind", "action_id", "requested_no", "requested_at")
@@ -230,7 +216,7 @@ def _write_changes(
 ) -> None:
     connection, keys = transaction.connection, [state.key for state in changed]
     updated = [state for state in changed if state.key in before and state != before[state.key]]
-    _UPDATE_STATES.write(connection, map(encode_state, updated))
+    UPDATE_STATES.write(connection, map(encode_state, updated))
     transaction.insert_pending(
         [state.key for state in changed if state.key not in before and state.recorded_status is not None]
     )

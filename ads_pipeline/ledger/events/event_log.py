@@ -20,12 +20,14 @@ from ads_pipeline.ledger.events.event_reader import EventReader
 from ads_pipeline.ledger.sql import database
 from ads_pipeline.ledger.sql.ledger_tables import instant_text, run_events, run_head
 from ads_pipeline.ledger.sql.ledger_values import ActionRequest
+from ads_pipeline.ledger.sql.statements import Call, execute_in_order
 from ads_pipeline.ledger.write_steps.audit_log import log_request
 from ads_pipeline.ledger.write_steps.event_rows import (
     COUNT_CONFLICTS,
     FIND_EXISTING,
     INSERT_MISSING_HEADS,
-    append_rows,
+    READ_LAST_SEQS,
+    append_in_order,
     decode_snapshot,
     encode_event,
 )
@@ -134,15 +136,20 @@ class EventLog(EventReader):
     def _insert(
         self, connection: sa.Connection, events: Sequence[Event], now: datetime | None
     ) -> dict[tuple[str, str], int]:
-        """Insert the events run by run, in the order of the ids, and return the `run_seq` of each."""
+        """Insert the events, and return the `run_seq` of each. The heads are locked in the order of the run ids."""
+        if not events:
+            return {}
         of_runs = defaultdict[tuple[str, str], list[Event]](list)
         for event in events:
             of_runs[event.engine_run_id, event.plan_version].append(event)
-        positions, at = dict[tuple[str, str], int](), instant_text(now) if now else None
-        for (run, plan), of_run in sorted(of_runs.items(), key=lambda item: item[0]):
-            last_seq = append_rows(connection, run, plan, [encode_event(event) for event in of_run], at)
-            first_seq = last_seq - len(of_run) + 1
-            positions |= {_event_key(event): seq for seq, event in enumerate(of_run, start=first_seq)}
+        rows = {run: list(map(encode_event, of_run)) for run, of_run in of_runs.items()}
+        read = Call(READ_LAST_SEQS, [(run,) for run, _plan in rows])
+        calls = [*append_in_order(rows, instant_text(now) if now else None), read]
+        next_seqs = {row.engine_run_id: row.last_seq for row in execute_in_order(connection, calls)}
+        positions = dict[tuple[str, str], int]()
+        for event in reversed(events):
+            positions[_event_key(event)] = next_seqs[event.engine_run_id]
+            next_seqs[event.engine_run_id] -= 1
         return positions
 
     def _find_existing(

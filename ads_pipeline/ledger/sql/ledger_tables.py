@@ -6,6 +6,7 @@ Constraints, indexes, triggers and the meaning of each table are in `schema`, as
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime
+from functools import lru_cache
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -15,6 +16,7 @@ from sqlalchemy.types import TypeDecorator, TypeEngine
 from ads_pipeline.ledger.schema.texts import read_text
 
 
+@lru_cache(maxsize=16)  # most rows of a transaction have the same time
 def instant_text(instant: datetime) -> str:
     """The instant in UTC as text of fixed width, so that text order is time order. Postgres accepts it too."""
     return instant.astimezone(UTC).isoformat(timespec="microseconds")[:26] + "Z"

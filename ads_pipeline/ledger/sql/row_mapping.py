@@ -155,7 +155,8 @@ def decode_run(row: sa.Row[Any]) -> Run:
     return Run(key=decode_key(row), run_id=row.run_id)
 
 
-def decode_state(row: sa.Row[Any], key: PartitionKey | None = None) -> PartitionState:
+def decode_state(row: Any, key: PartitionKey | None = None) -> PartitionState:
+    """The state in a row that has its columns, such as a `VerdictRow`."""
     return PartitionState(
         key=key or decode_key(row),
         status=Status(row.status),
@@ -179,7 +180,7 @@ def decode_verdict(row: sa.Row[Any], outcome: Outcome) -> Verdict:
     )
 
 
-def decode_figures(row: sa.Row[Any], run_id: str, suffix: str = "") -> Figures:
+def decode_figures(row: Any, run_id: str, suffix: str = "") -> Figures:
     """The figures of an accepted attempt, from columns whose names end with the suffix."""
     measures = Measures(**{name: getattr(row, f"{name}{suffix}") for name in MEASURED_COLUMNS})
     return Figures(run_id=run_id, rows=getattr(row, f"rows_read{suffix}"), measures=measures)

@@ -1,8 +1,8 @@
 """Named SQL statements over any number of rows.
 
-The text is SQL as Postgres executes it. Two tables in it are not in the schema: `given` has the rows that the caller
-passes, and `shared` has one row of values that all of them share. The text is the same for one row and for thousands,
-so the cost of building, sending and planning it does not grow with the rows.
+The text is SQL as Postgres executes it. One table in it is not in the schema: `given` has the rows that the caller
+passes. The text is the same for one row and for thousands, so the cost of building, sending and planning it does not
+grow with the rows.
 
 SQLite executes the same text, except for row locks, which it does not need, and for two functions: a write
 transaction locks the whole database, and its clock and its greatest() have other names.
@@ -12,9 +12,9 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
+from itertools import chain
 from operator import itemgetter
-from types import MappingProxyType
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.types import TypeEngine
@@ -28,7 +28,6 @@ Columns = Mapping[str, str]  # the type of each column: text, integer, bigint, b
 Values = tuple[Any, ...]
 # A row holds its values in the order of the columns, or by their names; names that are left out are null.
 Rows = Iterable[Values] | Iterable[Mapping[str, Any]]
-NO_COLUMNS: Final[Columns] = MappingProxyType({})
 KEY_COLUMNS: Final[Columns] = {name: "day" if name == "logical_date" else "text" for name in KEY}
 RUN_COLUMNS: Final[Columns] = {**KEY_COLUMNS, "run_id": "text"}
 _KINDS: Final[Mapping[Any, str]] = {
@@ -46,11 +45,12 @@ _SQLITE_WORDS: Final = (
     (re.compile(r"\bclock_timestamp\(\)"), "clock_text(0)"),
     (re.compile(r"\bgreatest\("), "max("),
 )
-_TABLE: Final = {name: re.compile(rf"\b(FROM|JOIN)\s+{name}\b(?!\.)") for name in ("given", "shared")}
-_HIDDEN: Final = {name: re.compile(rf"\b{name} AS (?:MATERIALIZED )?\(") for name in ("given", "shared")}
-_FROM_ROWS: Final = re.compile(r"\b(?:FROM|CROSS JOIN) (?:given|shared)\b(?!\.)")
+_TABLE: Final = re.compile(r"\b(FROM|JOIN)\s+given\b(?!\.)")
+_HIDDEN: Final = re.compile(r"\bgiven AS (?:MATERIALIZED )?\(")
+_FROM_ROWS: Final = re.compile(r"\b(?:FROM|CROSS JOIN) given\b(?!\.)")
 _IN_ORDER: Final = re.compile(r"\bORDER BY given\.\w+(?:, given\.\w+)*")
-_VALUE: Final = re.compile(r"\b(?:given|shared)\.(\w+)")
+_VALUE: Final = re.compile(r"\bgiven\.(\w+)")
+_LISTED: Final = "AS listed"
 _WORD: Final = re.compile(r"\w+")
 _encode = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":")).encode
 _encode_ascii = json.JSONEncoder(check_circular=False, separators=(",", ":")).encode  # takes half the time
@@ -74,100 +74,107 @@ class Statement:
     For one row, Postgres takes longer to plan a join of four tables than to run it, so each connection prepares the
     one-row statement once (psycopg2 has no prepared statements). For many rows the statement is planned every time:
     that is cheap by comparison, and the plan must fit the present size of the tables.
-
-    Only Postgres has `shared` values here.
     """
 
     _texts: ClassVar[dict[str, str]] = {}
 
-    def __init__(
-        self, name: str, given: Columns, text: str, *, shared: Columns = NO_COLUMNS, flags: Iterable[str] = ()
-    ) -> None:
-        self.name, self.given, self.shared, self.text = name, given, shared, text.strip()
+    def __init__(self, name: str, given: Columns, text: str, *, flags: Iterable[str] = ()) -> None:
+        self.name, self.given, self.text = name, given, text.strip()
         self._flags = tuple(flags)
         if self._texts.setdefault(name, self.text) != self.text:
             raise ValueError(f"two statements are named {name}, and a connection prepares only one of them")
 
-    def execute(self, connection: sa.Connection, rows: Rows, shared: Values = ()) -> sa.CursorResult[Any]:
-        values = _list_values(rows, self.given)
-        if connection.dialect.name == "sqlite":
-            options = {"preserve_rowcount": True}
-            return connection.execute(self._for_sqlite, {"given": _encode(values)}, execution_options=options)
-        shared_json = _encode(dict(zip(self.shared, shared, strict=True))) if shared else "{}"
-        if len(values) != 1:
-            return connection.exec_driver_sql(self._for_rows, self._encode_lists(values) | {"shared": shared_json})
-        prepared = connection.info.setdefault("prepared", set())
-        if self.name not in prepared:
-            connection.exec_driver_sql(f"PREPARE {self.name} (text, text) AS {self._for_one_row}")
-            prepared.add(self.name)
-        row_json = _encode(dict(zip(self.given, values[0], strict=True)))
-        return connection.exec_driver_sql(f"EXECUTE {self.name} (%s, %s)", (row_json, shared_json))
+    def execute(self, connection: sa.Connection, rows: Rows) -> sa.CursorResult[Any]:
+        return execute_in_order(connection, [Call(self, _list_values(rows, self.given))])
 
     def fetch(self, engine: sa.Engine, rows: Rows) -> Sequence[sa.Row[Any]]:
         """Execute the statement in a transaction of its own, and return its rows."""
         values = _list_values(rows, self.given)
         return database.transact(engine, lambda connection: self.execute(connection, values).all()) if values else []
 
-    def _encode_lists(self, values: Sequence[Values]) -> dict[str, str]:
-        """The values of each column as JSON. Postgres reads such lists in half the time of one object per row."""
-        lists = zip(*values, strict=True) if values else ((),) * len(self.given)
-        return dict(zip(self.given, map(_encode_ascii, lists), strict=True))
+    def execute_on_sqlite(self, connection: sa.Connection, rows: Sequence[Values]) -> sa.CursorResult[Any]:
+        options = {"preserve_rowcount": True}
+        return connection.execute(self._for_sqlite, {"given": _encode(rows)}, execution_options=options)
+
+    def text_on_postgres(self, connection: sa.Connection, rows: Sequence[Values]) -> tuple[str, list[str]]:
+        """The text that executes the statement, and the values in it: the columns of the rows as lists in JSON.
+
+        Postgres reads such lists in half the time of one object per row.
+        """
+        if len(rows) != 1:
+            lists = zip(*rows, strict=True) if rows else ((),) * len(self.given)
+            return self._for_rows, list(map(_encode_ascii, lists)) * self._for_rows.count(_LISTED)
+        prepared = connection.info.setdefault("prepared", set())
+        if self.name not in prepared:
+            connection.exec_driver_sql(f"PREPARE {self.name} (text) AS {self._for_one_row}")
+            prepared.add(self.name)
+        return f"EXECUTE {self.name} (%s)", [_encode(dict(zip(self.given, rows[0], strict=True)))]
 
     @cached_property
     def _for_sqlite(self) -> sa.TextualSelect:
         values = ", ".join(f"json_extract(value, '$[{index}]') AS {name}" for index, name in enumerate(self.given))
         given = f"(SELECT {values} FROM json_each(:given)) AS given"
-        text = _name_table(_translate(self.text), "given", given)
+        text = _name_given(_translate(self.text), given)
         return sa.text(text).columns(**_decoded_columns(text, self._flags))
 
     @cached_property
     def _for_rows(self) -> str:
         values = ", ".join(f"CAST({name} AS {_postgres_type(kind)}) AS {name}" for name, kind in self.given.items())
-        lists = ", ".join(f"json_array_elements_text(%({name})s)" for name in self.given)
-        given = f"(SELECT {values} FROM ROWS FROM ({lists}) AS listed ({names(self.given)})) AS given"
-        shared = f"json_to_record(%(shared)s) AS shared({_types(self.shared)})"
-        return _name_table(_name_table(self.text, "given", given), "shared", shared)
+        lists = ", ".join(["json_array_elements_text(%s)"] * len(self.given))
+        listed = f"(SELECT {values} FROM ROWS FROM ({lists}) {_LISTED} ({names(self.given)})) AS given"
+        return _name_given(self.text, listed)
 
     @cached_property
     def _for_one_row(self) -> str:
         """With json_to_record, the planner knows that there is one row."""
-        given = f"json_to_record($1::json) AS given({_types(self.given)})"
-        shared = f"json_to_record($2::json) AS shared({_types(self.shared)})"
-        return _name_table(_name_table(self.text, "given", given), "shared", shared)
+        columns = ", ".join(f"{name} {_postgres_type(kind)}" for name, kind in self.given.items())
+        return _name_given(self.text, f"json_to_record($1::json) AS given({columns})")
 
 
-class RowWrite:
+class RowWrite(Statement):
     """A named statement that writes each given row by itself. Its text begins with INSERT or UPDATE.
 
     SQLite executes it once per row with parameters, which takes half the time of reading the rows from JSON.
     """
 
-    def __init__(self, name: str, given: Columns, text: str, *, shared: Columns = NO_COLUMNS) -> None:
-        self.statement = Statement(name, given, text, shared=shared)
-        self.given, self.shared, self.text = given, shared, text.strip()
-
-    def write(self, connection: sa.Connection, rows: Rows, shared: Values = ()) -> int:
+    def write(self, connection: sa.Connection, rows: Rows) -> int:
         """Write the rows, and return the number of rows that were written."""
         values = _list_values(rows, self.given)
-        if not values:
-            return 0
-        if connection.dialect.name != "sqlite":
-            return self.statement.execute(connection, values, shared).rowcount
-        text, pick = self._for_sqlite
+        return self.execute(connection, values).rowcount if values else 0
+
+    def execute_on_sqlite(self, connection: sa.Connection, rows: Sequence[Values]) -> sa.CursorResult[Any]:
+        text, pick = self._row_for_sqlite
         options = {"preserve_rowcount": True}
-        parameters = [pick(row + shared) for row in values]
         try:
-            return connection.exec_driver_sql(text, parameters, execution_options=options).rowcount
+            return connection.exec_driver_sql(text, [pick(row) for row in rows], execution_options=options)
         except OverflowError as error:
             raise LedgerRefused("the ledger's database refused a statement: a number does not fit 64 bits") from error
 
     @cached_property
-    def _for_sqlite(self) -> tuple[str, Callable[[Values], Values]]:
+    def _row_for_sqlite(self) -> tuple[str, Callable[[Values], Values]]:
         """The text with a parameter for each use of a column, and what picks the values of these parameters."""
-        indexes = {name: index for index, name in enumerate((*self.given, *self.shared))}
+        indexes = {name: index for index, name in enumerate(self.given)}
         text = _FROM_ROWS.sub("", _IN_ORDER.sub("", _translate(self.text)))
         used = [indexes[name] for name in _VALUE.findall(text)]
         return _VALUE.sub("?", text), itemgetter(*used)
+
+
+class Call(NamedTuple):
+    """A statement, and the rows that it is executed with."""
+
+    statement: Statement
+    rows: Sequence[Values]
+
+
+def execute_in_order(connection: sa.Connection, calls: Sequence[Call]) -> sa.CursorResult[Any]:
+    """Execute the statements one after the other, and return the result of the last.
+
+    Postgres gets them in one message: each message takes as long as a statement that writes one row.
+    """
+    if connection.dialect.name == "sqlite":
+        return [call.statement.execute_on_sqlite(connection, call.rows) for call in calls][-1]
+    texts, values = zip(*(call.statement.text_on_postgres(connection, call.rows) for call in calls), strict=True)
+    return connection.exec_driver_sql(";\n".join(texts), tuple(chain.from_iterable(values)))
 
 
 def query(text: str, *, flags: Iterable[str] = (), **types: TypeEngine[Any]) -> sa.TextualSelect:
@@ -199,10 +206,9 @@ def _translate(text: str) -> str:
     return text
 
 
-def _name_table(text: str, name: str, rows: str) -> str:
+def _name_given(text: str, rows: str) -> str:
     """Put the rows where the text reads them. A CTE of the same name hides them after its definition, as in SQL."""
-    count = 1 if _HIDDEN[name].search(text) else 0
-    return _TABLE[name].sub(lambda found: f"{found[1]} {rows}", text, count=count)
+    return _TABLE.sub(lambda found: f"{found[1]} {rows}", text, count=1 if _HIDDEN.search(text) else 0)
 
 
 def _list_values(rows: Rows, columns: Columns) -> list[Values]:
@@ -210,10 +216,6 @@ def _list_values(rows: Rows, columns: Columns) -> list[Values]:
     if listed and isinstance(listed[0], Mapping):
         return [tuple(map(row.get, columns)) for row in listed]
     return listed
-
-
-def _types(columns: Columns) -> str:
-    return ", ".join(f"{name} {_postgres_type(kind)}" for name, kind in columns.items())
 
 
 def _postgres_type(kind: str) -> str:

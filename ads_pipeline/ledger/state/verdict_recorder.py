@@ -4,9 +4,9 @@ The statements are in `verdict_statements`, the rules in `domain.transitions`.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
@@ -25,16 +25,22 @@ from ads_pipeline.domain.transitions import (
 )
 from ads_pipeline.ledger.sql.ledger_tables import instant_text
 from ads_pipeline.ledger.sql.ledger_values import VerdictCause, VerdictResult
-from ads_pipeline.ledger.sql.row_mapping import decode_figures, decode_state, encode_key, encode_verdict_id
-from ads_pipeline.ledger.sql.statements import Values
-from ads_pipeline.ledger.state.verdict_statements import READ_VERDICT_ROWS, write_verdicts
+from ads_pipeline.ledger.sql.row_mapping import (
+    decode_figures,
+    decode_state,
+    encode_key,
+    encode_state,
+    encode_verdict_id,
+)
+from ads_pipeline.ledger.sql.statements import Call, Values
+from ads_pipeline.ledger.state.verdict_statements import INSERT_ATTEMPTS, READ_VERDICT_ROWS, VerdictRow
 from ads_pipeline.ledger.write_steps.audit_log import is_logged, log_action
 from ads_pipeline.ledger.write_steps.partition_status import (
     ATTEMPT_OUTCOMES,
     MATERIALIZING_EFFECTS,
     next_write_instant,
 )
-from ads_pipeline.ledger.write_steps.transactions import LedgerTransaction
+from ads_pipeline.ledger.write_steps.transactions import UPDATE_STATES, LedgerTransaction
 
 EVENT_TYPES: Final[Mapping[Outcome, str]] = {
     Outcome.ACCEPTED: "VerdictAccepted",
@@ -42,8 +48,7 @@ EVENT_TYPES: Final[Mapping[Outcome, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _LockedPartition:
+class _LockedPartition(NamedTuple):
     """The facts that decide the next verdict on a locked partition.
 
     `figures` are those of the run that last got authority.
@@ -63,8 +68,7 @@ class VerdictRecorder:
         self._transaction, self._writer = transaction, transaction.writer
         self._partitions: dict[PartitionKey, _LockedPartition] = {}
         self._results: dict[tuple[Run, str], VerdictResult] = {}
-        self._last_rows: dict[PartitionKey, int] = {}  # index of each partition's last row
-        self._rows: list[Values] = []
+        self._attempts: list[Values] = []
         self._read_at: datetime | None = None  # the database's time under the locks
 
     def record(
@@ -79,12 +83,12 @@ class VerdictRecorder:
                 results.append(self._record(verdict, locked_row))
             except PartitionRefused as error:
                 results.append(error)
-        if self._rows:
-            self._write_rows()
+        if self._attempts:
+            self._write_last()
             log_cause(self._transaction, cause, verdicts, locked_rows)
         return results
 
-    def _record(self, verdict: Verdict, locked_row: sa.Row[Any]) -> VerdictResult:
+    def _record(self, verdict: Verdict, locked_row: VerdictRow) -> VerdictResult:
         if locked_row.ordinal is None:
             raise UnknownRun(str(verdict.run))
         judged = self._partitions.get(verdict.run.key)  # by an earlier verdict of this transaction
@@ -112,17 +116,17 @@ class VerdictRecorder:
         )
         return self._collect(verdict, registered, effect, partition)
 
-    def _decode_partition(self, row: sa.Row[Any], key: PartitionKey) -> _LockedPartition:
+    def _decode_partition(self, row: VerdictRow, key: PartitionKey) -> _LockedPartition:
         return _LockedPartition(
             state=decode_state(row, key),
             current_ordinal=row.current_ordinal,
             message_ordinal=row.message_ordinal,
-            status=self._writer.statuses.decode(row, RAW, key),
+            status=self._writer.statuses.decode(row.folded, RAW, key),
             figures=_read_figures(row),
         )
 
     def _earlier_result(
-        self, verdict: Verdict, locked_row: sa.Row[Any], earlier: VerdictResult | None, state: PartitionState
+        self, verdict: Verdict, locked_row: VerdictRow, earlier: VerdictResult | None, state: PartitionState
     ) -> VerdictResult | None:
         """Return the result of an earlier delivery of this verdict, in this transaction or before it, or None.
 
@@ -130,7 +134,7 @@ class VerdictRecorder:
         """
         if earlier is not None:
             outcome, effect, attempt_no = earlier.verdict.outcome, earlier.effect, earlier.attempt_no
-        elif locked_row.prior_outcome is not None:
+        elif locked_row.prior_outcome and locked_row.prior_effect and locked_row.prior_attempt_no:
             outcome, effect = Outcome(locked_row.prior_outcome), Effect(locked_row.prior_effect)
             attempt_no = locked_row.prior_attempt_no
         else:
@@ -167,8 +171,7 @@ class VerdictRecorder:
         )
         self._partitions[state.key] = after
         self._results[verdict.run, verdict.validation_id] = result
-        self._last_rows[state.key] = len(self._rows)
-        self._rows.append(_encode_attempt(result, registered.ordinal, after, at))
+        self._attempts.append(_encode_attempt(result, registered.ordinal, after, at))
         event_type = EVENT_TYPES[verdict.outcome]
         self._transaction.emit(event_type, state.key, result.attempt_no, _event_data(result), at=at)
         if before.figures is not None and figures is not None and before.figures.is_restated_by(figures):
@@ -176,35 +179,42 @@ class VerdictRecorder:
             self._transaction.emit("PartitionRestated", state.key, result.attempt_no, data)
         return result
 
-    def _write_rows(self) -> None:
+    def _write_last(self) -> None:
         """Write all attempts, and the last state and status of each partition."""
-        connection, last = self._transaction.connection, set(self._last_rows.values())
-        write_verdicts(connection, [(*row, index in last) for index, row in enumerate(self._rows)])
-        statuses = [self._partitions[key].status for key in self._last_rows]
-        self._writer.statuses.write(connection, [status for status in statuses if status is not None])
+        states = [encode_state(judged.state) for judged in self._partitions.values()]
+        statuses = [judged.status for judged in self._partitions.values() if judged.status is not None]
+        self._transaction.write_last([Call(INSERT_ATTEMPTS, self._attempts), Call(UPDATE_STATES, states)], statuses)
 
 
-def read_verdict_rows(transaction: LedgerTransaction, verdicts: Sequence[Verdict]) -> Sequence[sa.Row[Any]]:
+def read_verdict_rows(transaction: LedgerTransaction, verdicts: Sequence[Verdict]) -> Sequence[VerdictRow]:
     """Lock the state of each verdict's partition, and return one row per verdict with all that decides its effect."""
-    connection, encode_asset_partition = transaction.connection, transaction.writer.statuses.encode_asset_partition
+    connection, asset_partition = transaction.connection, transaction.writer.statuses.asset_partition
     requested = [
-        (*encode_verdict_id(verdict), *encode_asset_partition(RAW, verdict.run.key), position)
+        (*encode_verdict_id(verdict), *asset_partition(RAW, verdict.run.key), position)
         for position, verdict in enumerate(verdicts)
     ]
-    rows = READ_VERDICT_ROWS.execute(connection, requested).all()
+    rows = _read_rows(connection, requested)
     if any(row.attempt_count and row.last_attempt_no is None for row in rows):
         # Another transaction committed while this statement waited for the lock. The statement sees the new state row
         # without the attempt that was committed with it. A second read, under the lock, sees both.
-        rows = READ_VERDICT_ROWS.execute(connection, requested).all()
+        rows = _read_rows(connection, requested)
     transaction.check_lease({verdict.run.key for verdict in verdicts})
     return rows
+
+
+def _read_rows(connection: sa.Connection, requested: Sequence[Values]) -> list[VerdictRow]:
+    facts = len(VerdictRow._fields) - 1
+    return [
+        VerdictRow._make((*row[:facts], row[facts:]))
+        for row in READ_VERDICT_ROWS.execute(connection, requested).all()
+    ]
 
 
 def log_cause(
     transaction: LedgerTransaction,
     cause: VerdictCause | None,
     verdicts: Sequence[Verdict],
-    rows: Sequence[sa.Row[Any]],
+    rows: Sequence[VerdictRow],
 ) -> None:
     """Log the operator's action that caused these verdicts, unless an earlier transaction has logged it."""
     if cause is None or is_logged(transaction, cause.action, cause.request):
@@ -232,7 +242,7 @@ def _judged_at(state: PartitionState) -> datetime:
     return state.updated_at
 
 
-def _read_figures(row: sa.Row[Any]) -> Figures | None:
+def _read_figures(row: VerdictRow) -> Figures | None:
     """The figures of the run that had authority last, or None."""
     return None if row.promoted_run_id is None else decode_figures(row, row.promoted_run_id)
 
@@ -242,10 +252,10 @@ def _verdict_figures(verdict: Verdict) -> Figures:
 
 
 def _encode_attempt(result: VerdictResult, ordinal: int, after: _LockedPartition, judged_at: str) -> Values:
-    """The columns of the attempt, and those of the state after it."""
-    verdict, state, measures = result.verdict, after.state, result.verdict.measures
+    """The row of `attempts`."""
+    verdict, measures = result.verdict, result.verdict.measures
     return (
-        *encode_key(state.key),
+        *encode_key(result.state.key),
         result.attempt_no,
         verdict.run.run_id,
         verdict.validation_id,
@@ -264,11 +274,6 @@ def _encode_attempt(result: VerdictResult, ordinal: int, after: _LockedPartition
         measures.cost_micros,
         measures.conversions,
         measures.conversions_value,
-        str(state.status),
-        state.current_run_id,
-        state.schema_version,
-        state.record_count,
-        state.error_message,
     )
 
 

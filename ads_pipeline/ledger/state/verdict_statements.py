@@ -1,20 +1,48 @@
-"""SQL statements that lock the state of verdicts' partitions, and record the verdicts.
-
-One given row holds the attempt of a verdict and the state after it. `partition_status` writes the status row.
-"""
+"""SQL statements that lock the state of verdicts' partitions, read all that decides their effects, and log them."""
 
 from collections.abc import Sequence
-from typing import Final
-
-import sqlalchemy as sa
+from datetime import datetime
+from typing import Any, Final, NamedTuple
 
 from ads_pipeline.ledger.sql.ledger_tables import STATUS_KEY, attempts
-from ads_pipeline.ledger.sql.statements import RUN_COLUMNS, Columns, RowWrite, Statement, Values, columns_of, names
+from ads_pipeline.ledger.sql.statements import RUN_COLUMNS, Statement, insert, names
 from ads_pipeline.ledger.write_steps.partition_status import FOLDED_COLUMNS
 
-# One row per verdict: its locked state, status and run, its earlier delivery, the last attempt, and the figures of
-# the attempt that last gave a run authority. The statement sees the other tables as of its start. After it waited for
-# a lock, the last attempt may be missing. The caller then executes it again, under the lock.
+
+class VerdictRow(NamedTuple):
+    """The facts under the lock of a verdict's partition, as `READ_VERDICT_ROWS` selects them.
+
+    `prior_…` are of the earlier delivery of the verdict, `last_attempt_no` and the next two of the partition's last
+    attempt, the figures of the attempt that last gave a run authority. `folded` has `FOLDED_COLUMNS` of its status.
+    """
+
+    status: str | None
+    current_run_id: str | None
+    schema_version: str | None
+    record_count: int | None
+    updated_at: datetime | None
+    error_message: str | None
+    attempt_count: int | None
+    ordinal: int | None
+    run_schema_version: str | None
+    run_record_count: int | None
+    prior_outcome: str | None
+    prior_effect: str | None
+    prior_attempt_no: int | None
+    last_attempt_no: int | None
+    current_ordinal: int | None
+    message_ordinal: int | None
+    promoted_run_id: str | None
+    rows_read: int | None
+    cost_micros: int | None
+    conversions: float | None
+    conversions_value: float | None
+    now: datetime
+    folded: Sequence[Any]
+
+
+# The statement sees the other tables as of its start. After it waited for a lock, the last attempt may be missing.
+# The caller then executes it again, under the lock.
 READ_VERDICT_ROWS: Final = Statement(
     "read_verdict_rows",
     {**RUN_COLUMNS, "validation_id": "text", **dict.fromkeys(STATUS_KEY, "text"), "position": "integer"},
@@ -34,7 +62,7 @@ READ_VERDICT_ROWS: Final = Statement(
         last.attempt_no AS last_attempt_no, last.current_ordinal, last.message_ordinal,
         promoted.run_id AS promoted_run_id, promoted.rows_read, promoted.cost_micros, promoted.conversions,
         promoted.conversions_value,
-        {names(FOLDED_COLUMNS, prefix="partition_status.")}, clock_timestamp() AS now
+        clock_timestamp() AS now, {names(FOLDED_COLUMNS, prefix="partition_status.")}
     FROM given
     LEFT JOIN locked USING (source, customer_id, query_name, logical_date)
     LEFT JOIN runs USING (source, customer_id, query_name, logical_date, run_id)
@@ -58,44 +86,4 @@ READ_VERDICT_ROWS: Final = Statement(
     """,
 )
 
-# The attempt, and the state after it. The state is written from the last row of each partition.
-_VERDICT: Final[Columns] = {
-    **columns_of(attempts),
-    "state_status": "text",
-    "state_current_run_id": "text",
-    "state_schema_version": "text",
-    "state_record_count": "bigint",
-    "state_error_message": "text",
-    "is_last": "boolean",
-}
-_INSERT_ATTEMPTS: Final = f"""
-    INSERT INTO attempts ({names(columns_of(attempts))})
-    SELECT {names(columns_of(attempts), prefix="given.")} FROM given
-    """
-_UPDATE_STATES: Final = """
-    UPDATE partition_state
-    SET status = given.state_status, current_run_id = given.state_current_run_id,
-        schema_version = given.state_schema_version, record_count = given.state_record_count,
-        error_message = given.state_error_message, updated_at = given.judged_at,
-        attempt_count = given.attempt_no
-    FROM given
-    WHERE (partition_state.source, partition_state.customer_id, partition_state.query_name,
-        partition_state.logical_date) = (given.source, given.customer_id, given.query_name, given.logical_date)
-        AND given.is_last
-    """
-_RECORD_ON_POSTGRES: Final = Statement(
-    "record_verdicts",
-    _VERDICT,
-    f"WITH given AS (SELECT * FROM given), new_attempts AS ({_INSERT_ATTEMPTS}) {_UPDATE_STATES}",
-)
-_ATTEMPTS_ON_SQLITE: Final = RowWrite("insert_attempts", _VERDICT, _INSERT_ATTEMPTS)
-_STATES_ON_SQLITE: Final = RowWrite("update_judged_states", _VERDICT, _UPDATE_STATES)
-
-
-def write_verdicts(connection: sa.Connection, rows: Sequence[Values]) -> None:
-    """Write the attempts of verdicts, and the states after them."""
-    if connection.dialect.name != "sqlite":
-        _RECORD_ON_POSTGRES.execute(connection, rows)
-        return
-    _ATTEMPTS_ON_SQLITE.write(connection, rows)
-    _STATES_ON_SQLITE.write(connection, rows)
+INSERT_ATTEMPTS: Final = insert(attempts)

@@ -6,9 +6,7 @@ The transaction that records verdicts is in `verdict_recorder`.
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any, Final
-
-import sqlalchemy as sa
+from typing import Final
 
 from ads_pipeline.domain.errors import PartitionRefused, VerdictsRefused
 from ads_pipeline.domain.transitions import Effect, Outcome, Status, Verdict
@@ -18,6 +16,7 @@ from ads_pipeline.ledger.sql.row_mapping import decode_run, encode_demotion, enc
 from ads_pipeline.ledger.sql.statements import RUN_COLUMNS, Statement, insert
 from ads_pipeline.ledger.state.pointers import READ_POINTERS, READABLE_RUNS
 from ads_pipeline.ledger.state.verdict_recorder import VerdictRecorder, log_cause, read_verdict_rows
+from ads_pipeline.ledger.state.verdict_statements import VerdictRow
 from ads_pipeline.ledger.write_steps.transactions import LedgerTransaction, LedgerWriter
 
 # The given runs that have an open demotion.
@@ -110,7 +109,7 @@ def _begin(transaction: LedgerTransaction, verdicts: Sequence[Verdict], cause: V
     keys = {verdict.run.key for verdict in demoting}
     hidden = current | set(map(decode_run, READ_POINTERS.execute(connection, map(encode_key, keys))))
     transaction.withdraw_pointers({verdict.run.key for verdict in demoting if verdict.run in hidden})
-    attempt_counts = {verdict.run: row.attempt_count for verdict, row in zip(verdicts, rows, strict=True)}
+    attempt_counts = {verdict.run: row.attempt_count or 0 for verdict, row in zip(verdicts, rows, strict=True)}
     for run, verdict in {verdict.run: verdict for verdict in demoting if verdict.run not in already_open}.items():
         reason = verdict.reason and asdict(verdict.reason)
         data = {"run_id": run.run_id, "error_message": verdict.error_message, "reason": reason}
@@ -133,5 +132,5 @@ def _finish(transaction: LedgerTransaction, results: Sequence[VerdictResult]) ->
         _DELETE_DEMOTIONS.execute(transaction.connection, verdict_ids)
 
 
-def _is_new_rejection(verdict: Verdict, row: sa.Row[Any]) -> bool:
+def _is_new_rejection(verdict: Verdict, row: VerdictRow) -> bool:
     return verdict.outcome is Outcome.REJECTED and row.prior_outcome is None and row.status != Status.FAILED

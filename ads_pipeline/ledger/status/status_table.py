@@ -4,6 +4,7 @@
 partition.
 """
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import groupby
@@ -15,6 +16,7 @@ from ads_pipeline.domain.batches import split_batches
 from ads_pipeline.domain.days.materialization_status import (
     DEFAULT_TENANCY,
     RAW,
+    AssetPartition,
     AttemptOutcome,
     CodeVersion,
     PartitionStatus,
@@ -33,6 +35,7 @@ from ads_pipeline.ledger.sql.row_mapping import decode_key, read_clock
 from ads_pipeline.ledger.sql.statements import Statement, Values, columns_of, query, upsert
 from ads_pipeline.ledger.write_steps.partition_status import (
     ATTEMPT_OUTCOMES,
+    FOLDED_COLUMNS,
     MATERIALIZING_EFFECTS,
     PartitionStatuses,
     decode_status,
@@ -90,10 +93,11 @@ class StatusTable:
 
     def read_all(self) -> Iterator[PartitionStatus]:
         """Yield every row in the order of its key, as of one moment. The rows are streamed from the database."""
-        rows = sa.select(partition_status).order_by(*(partition_status.c[name] for name in STATUS_KEY))
+        columns = [partition_status.c[name] for name in ("partition_values", *STATUS_KEY, *FOLDED_COLUMNS)]
+        rows = sa.select(*columns).order_by(*columns[1:5])
         with database.open_snapshot(self._engine) as connection:
-            for row in connection.execute(rows, execution_options={"yield_per": ROWS_PER_BATCH}):
-                status = decode_status(row)
+            for values, *row in connection.execute(rows, execution_options={"yield_per": ROWS_PER_BATCH}):
+                status = decode_status(AssetPartition(*row[:4]), json.loads(values), row[4:])
                 if status is not None:
                     yield status
 

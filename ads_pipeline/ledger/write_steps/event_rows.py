@@ -1,21 +1,21 @@
 """Converts run events and snapshots to database rows and back, and has the SQL that appends events.
 
 The `run_head` row of a run is the lock on its event order. A writer takes this lock after all its other locks and
-holds it until the commit. So events of a run become visible in the order of their `run_seq`.
+holds it until the commit. So events of a run become visible in the order of their `run_seq`. Only status rows may be
+locked later: their other writers hold the same lock of a partition, or wait for no lock.
 """
 
 import json
 import random
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any, Final
 
 import sqlalchemy as sa
 
 from ads_pipeline.domain.run_events import Event, EventOrigin, LoggedEvent, canonical_json, idempotency_key
 from ads_pipeline.domain.run_snapshots import RunSnapshot, RunStatus, StepStatus
-from ads_pipeline.ledger.sql.ledger_tables import instant_text, run_events, run_head
-from ads_pipeline.ledger.sql.statements import NO_COLUMNS, Columns, RowWrite, Statement, Values, columns_of, names
+from ads_pipeline.ledger.sql.ledger_tables import run_events
+from ads_pipeline.ledger.sql.statements import Call, RowWrite, Statement, Values, columns_of, names
 
 # Everything of an event but its run and what the log assigns.
 _EVENT_COLUMNS: Final = (
@@ -32,51 +32,36 @@ _EVENT_COLUMNS: Final = (
     "engine_run_ref",
     "adapter_version",
 )
-_EVENT: Final[Columns] = {**columns_of(run_events, *_EVENT_COLUMNS), "position": "integer"}  # from 1
-# The run of all events of a call, and how many they are.
-_HEAD: Final[Columns] = {
-    "engine_run_id": "text",
-    "plan_version": "text",
-    "appended_at": "instant",
-    "event_count": "integer",
-}
-_ADVANCE_HEAD: Final = """
-    INSERT INTO run_head (engine_run_id, plan_version, last_seq, last_at, opened_at)
-    SELECT shared.engine_run_id, shared.plan_version, shared.event_count, shared.appended_at, shared.appended_at
-    FROM shared WHERE true
+# A head row with the number of new events of its run. Without a time, the database's clock dates them.
+_ADVANCE_HEADS: Final = RowWrite(
+    "advance_heads",
+    {"engine_run_id": "text", "plan_version": "text", "event_count": "integer", "appended_at": "instant"},
+    """
+    INSERT INTO run_head (engine_run_id, plan_version, last_seq, opened_at, last_at)
+    SELECT given.engine_run_id, given.plan_version, given.event_count,
+        coalesce(given.appended_at, clock_timestamp()), coalesce(given.appended_at, clock_timestamp())
+    FROM given WHERE true ORDER BY given.engine_run_id
     ON CONFLICT (engine_run_id) DO UPDATE
     SET plan_version = excluded.plan_version,  -- a trigger refuses a different one
         last_seq = run_head.last_seq + excluded.last_seq,
         last_at = greatest(run_head.last_at, excluded.last_at)
-    """
-_INSERT_EVENTS: Final = f"""
-    INSERT INTO run_events (engine_run_id, run_seq, persisted_at, {names(_EVENT_COLUMNS)})
-    SELECT heads.engine_run_id, heads.last_seq - shared.event_count + given.position, heads.last_at,
-        {names(_EVENT_COLUMNS, prefix="given.")}
-    """
-_APPEND_ON_POSTGRES: Final = Statement(
-    "append_events",
-    _EVENT,
-    f"""
-    WITH given AS (SELECT * FROM given), shared AS MATERIALIZED (
-        SELECT engine_run_id, plan_version, event_count, coalesce(appended_at, clock_timestamp()) AS appended_at
-        FROM shared
-    ),
-    heads AS ({_ADVANCE_HEAD} RETURNING engine_run_id, last_seq, last_at),
-    new_events AS ({_INSERT_EVENTS} FROM given CROSS JOIN shared CROSS JOIN heads)
-    SELECT last_seq FROM heads
     """,
-    shared=_HEAD,
 )
-_ADVANCE_HEAD_ON_SQLITE: Final = RowWrite("advance_head", NO_COLUMNS, _ADVANCE_HEAD, shared=_HEAD)
-_INSERT_EVENTS_ON_SQLITE: Final = RowWrite(
+# The events of the advanced heads. `later` is the number of later events of the same run.
+_INSERT_EVENTS: Final = RowWrite(
     "insert_events",
-    _EVENT,
+    {**columns_of(run_events, *_EVENT_COLUMNS, "engine_run_id"), "later": "integer"},
     f"""
-    {_INSERT_EVENTS} FROM run_head AS heads CROSS JOIN given CROSS JOIN shared
-    WHERE heads.engine_run_id = shared.engine_run_id
+    INSERT INTO run_events (engine_run_id, run_seq, persisted_at, {names(_EVENT_COLUMNS)})
+    SELECT given.engine_run_id, run_head.last_seq - given.later, run_head.last_at,
+        {names(_EVENT_COLUMNS, prefix="given.")}
+    FROM run_head CROSS JOIN given WHERE run_head.engine_run_id = given.engine_run_id
     """,
-    shared=_HEAD,
+)
+READ_LAST_SEQS: Final = Statement(
+    "read_last_seqs",
+    {"engine_run_id": "text"},
+    "SELECT engine_run_id, last_seq FROM given JOIN run_head USING (engine_run_id)",
 )
 # For each event its run's locked head, and the existing event with the same key. The statement sees events as of its
 # start, but the head as of the moment when it got the lock. `seen_seq` is the head as of the start. If it differs
@@ -126,7 +111,7 @@ _encode_json: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), en
 
 
 def encode_event(event: Event) -> Values:
-    """Return the row of an event, for `append_rows`."""
+    """Return the row of an event, for `append_in_order`."""
     columns = {name: getattr(event, name) for name in _EVENT_COLUMNS}
     encoded = columns | {"event_data": event.payload, "engine_run_ref": event.engine_run_json}
     return tuple(encoded.values())
@@ -154,7 +139,7 @@ class EventEncoder:
         emitted_at: str,
         caused_by: str | None = None,
     ) -> Values:
-        """Return the row of an event, for `append_rows`."""
+        """Return the row of an event, for `append_in_order`."""
         key = idempotency_key(
             engine_run_id=self.origin.engine_run_id,
             step_id=step_id,
@@ -172,22 +157,18 @@ def _new_event_id() -> str:
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
-def append_rows(
-    connection: sa.Connection, engine_run_id: str, plan_version: str, rows: Sequence[Values], at: str | None
-) -> int:
-    """Append the events of one run, in this order, and return the `run_seq` of the last one.
+def append_in_order(events: Mapping[tuple[str, str], Sequence[Values]], at: str | None) -> list[Call]:
+    """The calls that append the events of each run and its plan, in this order.
 
-    The head of the run is the last lock of the transaction. Without a time, the database's clock dates the events.
+    The heads of the runs are the last locks of a transaction. Without a time, the database's clock dates the events.
     """
-    numbered = [(*row, position) for position, row in enumerate(rows, start=1)]
-    if connection.dialect.name != "sqlite":
-        head = engine_run_id, plan_version, at, len(numbered)
-        return int(_APPEND_ON_POSTGRES.execute(connection, numbered, head).scalar_one())
-    head = engine_run_id, plan_version, at or instant_text(datetime.now(UTC)), len(numbered)
-    _ADVANCE_HEAD_ON_SQLITE.write(connection, [()], head)
-    _INSERT_EVENTS_ON_SQLITE.write(connection, numbered, head)
-    last_seq = sa.select(run_head.c.last_seq).where(run_head.c.engine_run_id == engine_run_id)
-    return int(connection.execute(last_seq).scalar_one())
+    heads = [(run, plan, len(rows), at) for (run, plan), rows in events.items()]
+    numbered = [
+        (*row, run, later)
+        for (run, _plan), rows in events.items()
+        for row, later in zip(rows, range(len(rows) - 1, -1, -1), strict=True)
+    ]
+    return [Call(_ADVANCE_HEADS, heads), Call(_INSERT_EVENTS, numbered)]
 
 
 def decode_event(row: sa.Row[Any]) -> LoggedEvent:

@@ -6,12 +6,10 @@ are enough to rebuild the rows and their versions.
 """
 
 import hashlib
-import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from operator import attrgetter
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -42,13 +40,21 @@ from ads_pipeline.ledger.sql.ledger_tables import (
     partition_status,
 )
 from ads_pipeline.ledger.sql.row_mapping import encode_key
-from ads_pipeline.ledger.sql.statements import KEY_COLUMNS, Statement, Values, insert, upsert
+from ads_pipeline.ledger.sql.statements import (
+    KEY_COLUMNS,
+    Call,
+    Statement,
+    Values,
+    execute_in_order,
+    insert,
+    names,
+    upsert,
+)
 
-STATUS_COLUMNS: Final[Mapping[str, Any]] = {column.name: column.type for column in partition_status.c}
-_pick_columns: Final = attrgetter(*STATUS_COLUMNS)
 # The columns that a fold reads: all but the key and the values of the partition.
-FOLDED_COLUMNS: Final = tuple(each for each in STATUS_COLUMNS if each not in {*STATUS_KEY, "partition_values"})
-_pick_folded: Final = attrgetter(*FOLDED_COLUMNS)
+FOLDED_COLUMNS: Final = tuple(
+    column.name for column in partition_status.c if column.name not in {*STATUS_KEY, "partition_values"}
+)
 # The verdict effects that materialize a partition. Confirming the current run is not one: its data does not change.
 MATERIALIZING_EFFECTS: Final = frozenset({Effect.PROMOTED})
 ATTEMPT_OUTCOMES: Final[Mapping[Outcome, AttemptOutcome]] = {
@@ -65,8 +71,8 @@ _RANDOM_BITS, _ROW_BITS, _ROW_DIGITS = 80, 70, 14
 _READ: Final = Statement(
     "read_statuses",
     {**KEY_COLUMNS, **dict.fromkeys(STATUS_KEY, "text"), "asset": "text", "position": "integer"},
-    """
-    SELECT partition_status.*, (
+    f"""
+    SELECT {names(FOLDED_COLUMNS, prefix="partition_status.")}, (
         SELECT count(*) FROM finished_attempts
         WHERE (finished_attempts.source, finished_attempts.customer_id, finished_attempts.query_name,
             finished_attempts.logical_date, finished_attempts.asset) =
@@ -118,11 +124,6 @@ class PartitionStatuses:
     def asset_partition(self, asset: str, key: PartitionKey) -> AssetPartition:
         return make_asset_partition(asset, key, self._tenancy)
 
-    def encode_asset_partition(self, asset: str, key: PartitionKey) -> Values:
-        """Return the status key of a partition in one asset of its query."""
-        tenancy = self._tenancy
-        return tenancy.tenant_id, tenancy.workspace_for(key.source), f"{asset}/{key.query_name}", key.dagster_key
-
     def read(
         self, connection: sa.Connection, asset: str, keys: Sequence[PartitionKey]
     ) -> dict[PartitionKey, tuple[PartitionStatus | None, int]]:
@@ -134,25 +135,15 @@ class PartitionStatuses:
     ) -> list[tuple[PartitionStatus | None, int]]:
         listed = list(keys)
         requested = [
-            (*encode_key(key), *self.encode_asset_partition(asset, key), asset, position)
+            (*encode_key(key), *self.asset_partition(asset, key), asset, position)
             for position, key in enumerate(listed)
         ]
         rows = _READ.execute(connection, requested)
-        return [(self.decode(row, asset, key), row.attempt_count) for key, row in zip(listed, rows, strict=True)]
+        return [(self.decode(row[:-1], asset, key), row[-1]) for key, row in zip(listed, rows, strict=True)]
 
-    def decode(self, row: sa.Row[Any], asset: str, key: PartitionKey) -> PartitionStatus | None:
-        """Return the status of a partition from its `FOLDED_COLUMNS`, or None for the empty side of an outer join."""
-        if row.row_version is None:
-            return None
-        partition, folded = self.asset_partition(asset, key), _pick_folded(row)
-        return PartitionStatus(
-            tenant_id=partition.tenant_id,
-            workspace_id=partition.workspace_id,
-            asset_key=partition.asset_key,
-            partition_key=partition.partition_key,
-            partition_values=partition_values(key),
-            **_typed(dict(zip(FOLDED_COLUMNS, folded, strict=True))),
-        )
+    def decode(self, folded: Sequence[Any], asset: str, key: PartitionKey) -> PartitionStatus | None:
+        """Return the status of a partition from its `FOLDED_COLUMNS`, or None when they are null."""
+        return decode_status(self.asset_partition(asset, key), partition_values(key), folded)
 
     def record_attempts(
         self, connection: sa.Connection, asset: str, results: Sequence[AttemptResult], now: datetime
@@ -184,13 +175,18 @@ class PartitionStatuses:
                 )
             ended = instant_text(at), result.attempt_id, str(result.outcome), result.code_version
             logged.append((asset, *encode_key(result.key), *ended, *_encode_error(result.error)))
-        _INSERT_ATTEMPTS.write(connection, logged)
-        self.write(connection, statuses)
+        self.write(connection, statuses, after=[Call(_INSERT_ATTEMPTS, logged)])
         return [count + 1 for _status, count in before]
 
-    def write(self, connection: sa.Connection, statuses: Collection[PartitionStatus]) -> None:
-        """Write the rows. ConcurrentWrite when a stored row is newer: a staleness sweep holds no partition lock."""
-        if _UPSERT.write(connection, map(encode_status, statuses)) < len(statuses):
+    def write(
+        self, connection: sa.Connection, statuses: Collection[PartitionStatus], *, after: Sequence[Call] = ()
+    ) -> None:
+        """Write the rows after these calls. ConcurrentWrite when a stored row is newer.
+
+        A staleness sweep writes rows without the lock of their partition.
+        """
+        calls = [*after, Call(_UPSERT, list(map(encode_status, statuses)))] if statuses else after
+        if calls and execute_in_order(connection, calls).rowcount < len(statuses):
             raise database.ConcurrentWrite("a status was written while an attempt was being folded into it")
 
     def fold(
@@ -244,7 +240,7 @@ def next_write_instant(row_version: str | None, now: datetime) -> datetime:
 
 def make_row_version(at: datetime, partition: AssetPartition) -> str:
     """Return the version of a row that was last written at this instant."""
-    return encode_row_version(at, partition.workspace_id, partition.asset_key, partition.partition_key)
+    return encode_row_version(at, *partition[1:])
 
 
 def encode_row_version(at: datetime, *names: str) -> str:
@@ -293,16 +289,26 @@ def encode_status(status: PartitionStatus) -> Values:
     )
 
 
-def decode_status(row: sa.Row[Any]) -> PartitionStatus | None:
-    """Return the status in a row, or None for the empty side of an outer join."""
-    if row.row_version is None:
+def decode_status(
+    partition: AssetPartition, values: Mapping[str, str], folded: Sequence[Any]
+) -> PartitionStatus | None:
+    """Return the status with these `FOLDED_COLUMNS`, or None when they are null: the empty side of an outer join."""
+    run_id, at, version, attempt_id, attempted_at, outcome, stale_since, stale_reason, row_version = folded
+    if row_version is None:
         return None
-    values = _typed(dict(zip(STATUS_COLUMNS, _pick_columns(row), strict=True)))
-    return PartitionStatus(**values | {"partition_values": json.loads(values["partition_values"])})
-
-
-def _typed(values: dict[str, Any]) -> dict[str, Any]:
-    values["last_attempt_outcome"] = AttemptOutcome(values["last_attempt_outcome"])
-    if values["stale_reason_code"] is not None:
-        values["stale_reason_code"] = StaleReason(values["stale_reason_code"])
-    return values
+    return PartitionStatus(
+        tenant_id=partition.tenant_id,
+        workspace_id=partition.workspace_id,
+        asset_key=partition.asset_key,
+        partition_key=partition.partition_key,
+        last_materialization_run_id=run_id,
+        last_materialization_at=at,
+        last_materialization_code_version=version,
+        last_attempt_run_id=attempt_id,
+        last_attempt_at=attempted_at,
+        last_attempt_outcome=AttemptOutcome(outcome),
+        stale_since=stale_since,
+        stale_reason_code=None if stale_reason is None else StaleReason(stale_reason),
+        partition_values=values,
+        row_version=row_version,
+    )

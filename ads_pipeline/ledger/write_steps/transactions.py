@@ -11,15 +11,15 @@ from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 
-from ads_pipeline.domain.days.materialization_status import Tenancy
+from ads_pipeline.domain.days.materialization_status import PartitionStatus, Tenancy
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.run_events import EventOrigin
 from ads_pipeline.domain.transitions import PartitionState, Status
 from ads_pipeline.ledger.sql import database
 from ads_pipeline.ledger.sql.ledger_tables import KEY, instant_text, partition_state
 from ads_pipeline.ledger.sql.row_mapping import decode_state, encode_key, read_clock
-from ads_pipeline.ledger.sql.statements import KEY_COLUMNS, Statement, Values, insert
-from ads_pipeline.ledger.write_steps.event_rows import EventEncoder, append_rows
+from ads_pipeline.ledger.sql.statements import KEY_COLUMNS, Call, RowWrite, Statement, Values, columns_of, insert
+from ads_pipeline.ledger.write_steps.event_rows import EventEncoder, append_in_order
 from ads_pipeline.ledger.write_steps.leases import Lease
 from ads_pipeline.ledger.write_steps.partition_status import AttemptResult, PartitionStatuses
 
@@ -37,6 +37,19 @@ LOCK_STATES: Final = Statement(
         SELECT source, customer_id, query_name, logical_date FROM given
     )
     ORDER BY source, customer_id, query_name, logical_date FOR UPDATE
+    """,
+)
+UPDATE_STATES: Final = RowWrite(
+    "update_states",
+    columns_of(partition_state),
+    """
+    UPDATE partition_state
+    SET status = given.status, current_run_id = given.current_run_id, schema_version = given.schema_version,
+        record_count = given.record_count, updated_at = given.updated_at, error_message = given.error_message,
+        attempt_count = given.attempt_count
+    FROM given
+    WHERE (partition_state.source, partition_state.customer_id, partition_state.query_name,
+        partition_state.logical_date) = (given.source, given.customer_id, given.query_name, given.logical_date)
     """,
 )
 _INSERT_PENDING: Final = insert(partition_state, *KEY, "status", "updated_at", skip_present=True)
@@ -81,7 +94,7 @@ class LedgerWriter:
         def run(connection: sa.Connection) -> tuple[T, bool]:
             transaction = LedgerTransaction(self, connection)
             result = work(transaction)
-            transaction.append_events()
+            transaction.finish()
             return result, transaction.has_events
 
         result, has_events = database.transact(self.engine, run)
@@ -95,7 +108,9 @@ class LedgerTransaction:
 
     def __init__(self, writer: LedgerWriter, connection: sa.Connection) -> None:
         self.connection, self.writer = connection, writer
+        self._last_writes: list[Call] = []
         self._events: list[Values] = []
+        self._statuses: list[PartitionStatus] = []
 
     @property
     def has_events(self) -> bool:
@@ -166,7 +181,14 @@ class LedgerTransaction:
         encode, step_id = self.writer.event_encoder.encode, None if key is None else str(key)
         self._events.append(encode(event_type, step_id, number, data, emitted_at=at or self.at, caused_by=caused_by))
 
-    def append_events(self) -> None:
+    def write_last(self, calls: Iterable[Call], statuses: Iterable[PartitionStatus]) -> None:
+        """Write these rows together with the events, at the end of the transaction."""
+        self._last_writes.extend(calls)
+        self._statuses.extend(statuses)
+
+    def finish(self) -> None:
+        """Write what was left to the end, in one message to the database."""
+        run, writes = (self.writer.origin.engine_run_id, self.writer.origin.plan_version), self._last_writes
         if self._events:
-            origin = self.writer.origin
-            append_rows(self.connection, origin.engine_run_id, origin.plan_version, self._events, self.at)
+            writes = [*writes, *append_in_order({run: self._events}, self.at)]
+        self.writer.statuses.write(self.connection, self._statuses, after=writes)

@@ -5,7 +5,7 @@ depends on its state, not on its staleness.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Final, Self
@@ -191,7 +191,7 @@ def _materialized_at(status: PartitionStatus | None) -> datetime | None:
 
 def _upstream(status: PartitionStatus) -> AssetPartition:
     """The raw asset's partition; of a raw row this is the row itself."""
-    return replace(status.asset_partition, asset_key=f"{RAW}/{status.asset_key.partition('/')[2]}")
+    return status.asset_partition._replace(asset_key=f"{RAW}/{status.asset_key.partition('/')[2]}")
 
 
 def _stored(status: PartitionStatus) -> tuple[datetime, StaleReason] | None:
