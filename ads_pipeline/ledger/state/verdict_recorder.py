@@ -203,11 +203,8 @@ def read_verdict_rows(transaction: LedgerTransaction, verdicts: Sequence[Verdict
 
 
 def _read_rows(connection: sa.Connection, requested: Sequence[Values]) -> list[VerdictRow]:
-    facts = len(VerdictRow._fields) - 1
-    return [
-        VerdictRow._make((*row[:facts], row[facts:]))
-        for row in READ_VERDICT_ROWS.execute(connection, requested).all()
-    ]
+    rows, facts = READ_VERDICT_ROWS.execute(connection, requested).all(), len(VerdictRow._fields) - 1
+    return [VerdictRow._make((*row[:facts], row[facts:])) for row in rows]
 
 
 def log_cause(
