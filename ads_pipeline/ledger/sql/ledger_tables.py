@@ -16,10 +16,14 @@ from sqlalchemy.types import TypeDecorator, TypeEngine
 from ads_pipeline.ledger.schema.texts import read_text
 
 
-@lru_cache(maxsize=16)  # most rows of a transaction have the same time
 def instant_text(instant: datetime) -> str:
     """The instant in UTC as text of fixed width, so that text order is time order. Postgres accepts it too."""
-    return instant.astimezone(UTC).isoformat(timespec="microseconds")[:26] + "Z"
+    return _utc_text(instant.astimezone(UTC))  # in other zones, two instants of the repeated hour in autumn are equal
+
+
+@lru_cache(maxsize=16)  # most rows of a transaction have the same time
+def _utc_text(instant: datetime) -> str:
+    return instant.isoformat(timespec="microseconds")[:26] + "Z"
 
 
 class Instant(TypeDecorator[datetime]):
