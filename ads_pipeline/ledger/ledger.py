@@ -46,7 +46,9 @@ class LedgerReader:
     accounts: AccountReader
     quota: QuotaReader
 
-    def __init__(self, engine: sa.Engine, *, clock: Clock | None = None, tenancy: Tenancy = DEFAULT_TENANCY) -> None:
+    def __init__(
+        self, engine: database.Reading, *, clock: Clock | None = None, tenancy: Tenancy = DEFAULT_TENANCY
+    ) -> None:
         self.engine = reading = database.read_only(engine)
         self._clock, self._tenancy = clock, tenancy
         self.states = States(reading)
@@ -87,6 +89,7 @@ class Ledger(LedgerReader):
     no claim. A run with a lease may take hours, so its events are folded into its snapshot after each write.
     """
 
+    engine: sa.Engine
     events: EventLog
     accounts: Accounts
     quota: Quota

@@ -101,7 +101,7 @@ _UPSERT_PLANS: Final = upsert(
 class RetryQueue:
     """The scheduled retries, open requests, terminal marks and parkings of one ledger."""
 
-    def __init__(self, engine: sa.Engine, *, clock: Callable[[], datetime] | None = None) -> None:
+    def __init__(self, engine: database.Reading, *, clock: Callable[[], datetime] | None = None) -> None:
         self._engine, self._clock = engine, clock
         self._leases = Leases(engine)
 

@@ -74,7 +74,7 @@ class EventReader:
 
     contract_version = CONTRACT_VERSION
 
-    def __init__(self, engine: sa.Engine, *, clock: Callable[[], datetime] | None = None) -> None:
+    def __init__(self, engine: database.Reading, *, clock: Callable[[], datetime] | None = None) -> None:
         self.engine, self._clock = engine, clock
         self._read_clock = sa.select(database_clock(engine.dialect.name))
 

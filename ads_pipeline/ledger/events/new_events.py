@@ -34,7 +34,7 @@ class LogPosition:
         return None if self.newest_at is None else min(self.newest_at, now) - COMMIT_DELAY
 
 
-def read_position(engine: sa.Engine, now: datetime) -> LogPosition:
+def read_position(engine: database.Reading, now: datetime) -> LogPosition:
     """Return the position at the end of all logs."""
     newest_at = database.transact(
         engine, lambda c: c.scalar(sa.select(sa.func.max(run_head.c.last_at, type_=Instant())))
@@ -43,7 +43,7 @@ def read_position(engine: sa.Engine, now: datetime) -> LogPosition:
 
 
 def read_events_after(
-    engine: sa.Engine, position: LogPosition, event_types: Collection[str], *, now: datetime
+    engine: database.Reading, position: LogPosition, event_types: Collection[str], *, now: datetime
 ) -> tuple[list[LoggedEvent], LogPosition]:
     """Return the events of these types after the position, by time, and the position after them."""
     since, found = position.since(now), list[LoggedEvent]()

@@ -80,7 +80,7 @@ class FailedDiscoveries:
 class AccountReader:
     """Read access to the accounts of a source."""
 
-    def __init__(self, engine: sa.Engine) -> None:
+    def __init__(self, engine: database.Reading) -> None:
         self._engine = engine
 
     def list_all(self, source: str) -> list[Account]:

@@ -180,7 +180,7 @@ class _Window:
 class QuotaReader:
     """Reads the operations of the last 24 hours, and the active holds."""
 
-    def __init__(self, engine: sa.Engine, *, clock: Callable[[], datetime] | None = None) -> None:
+    def __init__(self, engine: database.Reading, *, clock: Callable[[], datetime] | None = None) -> None:
         self._engine, self._clock = engine, clock
 
     def usage(self, source: str, limits: QuotaLimits) -> QuotaUsage:

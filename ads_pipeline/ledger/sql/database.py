@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar, cast
+from typing import Any, Final, TypeVar, overload
 
 import sqlalchemy as sa
 import tenacity
@@ -52,13 +52,13 @@ class ConcurrentWrite(Exception):
 
 
 class OpenTransaction:
-    """Stands in for an engine. Everything that uses it reads in the one transaction of the connection."""
+    """A transaction that has begun. Everything that is given it in place of an engine reads in it."""
 
     def __init__(self, connection: sa.Connection) -> None:
         self.connection, self.dialect = connection, connection.dialect
 
-    def execution_options(self, **_options: Any) -> Self:
-        return self
+
+Reading = sa.Engine | OpenTransaction  # all that reading needs: `transact` begins a transaction only on an engine
 
 
 def open_engine(url: str, *, read_only: bool = False, answer_seconds: float | None = None) -> sa.Engine:
@@ -153,8 +153,14 @@ def _read_clock(seconds_ahead: float) -> str:
     return instant_text(datetime.now(UTC) + timedelta(seconds=seconds_ahead))
 
 
-def read_only(engine: sa.Engine) -> sa.Engine:
+@overload
+def read_only(engine: sa.Engine) -> sa.Engine: ...
+@overload
+def read_only(engine: OpenTransaction) -> OpenTransaction: ...
+def read_only(engine: Reading) -> Reading:
     """The same engine with its connections, on which the database refuses writes. SQLite takes no write lock."""
+    if isinstance(engine, OpenTransaction):
+        return engine
     return engine.execution_options(**{READ_ONLY: True, "postgresql_readonly": True})
 
 
@@ -183,7 +189,7 @@ def display_url(url: str) -> str:
     return printable(shown.render_as_string())
 
 
-def transact(engine: sa.Engine | OpenTransaction, work: Callable[[sa.Connection], T]) -> T:
+def transact(engine: Reading, work: Callable[[sa.Connection], T]) -> T:
     """Run the work in one transaction. Retries a bounded number of times after conflicts and lost connections.
 
     The work must be idempotent: a commit whose acknowledgement was lost may have happened.
@@ -204,19 +210,19 @@ def transact(engine: sa.Engine | OpenTransaction, work: Callable[[sa.Connection]
         ) from error
 
 
-def fetch(engine: sa.Engine, statement: sa.Executable) -> Sequence[sa.Row[Any]]:
+def fetch(engine: Reading, statement: sa.Executable) -> Sequence[sa.Row[Any]]:
     """Return the rows of a query, in a transaction of its own."""
     return transact(engine, lambda connection: connection.execute(statement).all())
 
 
-def read_at_once(engine: sa.Engine | OpenTransaction, work: Callable[[sa.Engine], T]) -> T:
-    """Run reads in one transaction that sees one moment. They get what stands in for an engine, and are retried."""
+def read_at_once(engine: Reading, work: Callable[[OpenTransaction], T]) -> T:
+    """Run reads in one transaction that sees one moment. They are retried."""
     if isinstance(engine, OpenTransaction):
-        return work(cast("sa.Engine", engine))
+        return work(engine)
 
     def read(connection: sa.Connection) -> T:
         use_one_snapshot(connection)
-        return work(cast("sa.Engine", OpenTransaction(connection)))
+        return work(OpenTransaction(connection))
 
     return transact(read_only(engine), read)
 
@@ -228,7 +234,7 @@ def use_one_snapshot(connection: sa.Connection) -> None:
 
 
 @contextmanager
-def open_snapshot(engine: sa.Engine | OpenTransaction) -> Iterator[sa.Connection]:
+def open_snapshot(engine: Reading) -> Iterator[sa.Connection]:
     """A connection whose reads all see one moment, for results that do not fit in memory."""
     if isinstance(engine, OpenTransaction):
         yield engine.connection

@@ -87,7 +87,7 @@ class Statement:
     def execute(self, connection: sa.Connection, rows: Rows) -> sa.CursorResult[Any]:
         return execute_in_order(connection, [Call(self, _list_values(rows, self.given))])
 
-    def fetch(self, engine: sa.Engine, rows: Rows) -> Sequence[sa.Row[Any]]:
+    def fetch(self, engine: database.Reading, rows: Rows) -> Sequence[sa.Row[Any]]:
         """Execute the statement in a transaction of its own, and return its rows."""
         values = _list_values(rows, self.given)
         return database.transact(engine, lambda connection: self.execute(connection, values).all()) if values else []

@@ -7,8 +7,6 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final
 
-import sqlalchemy as sa
-
 from ads_pipeline.domain.batches import split_batches
 from ads_pipeline.domain.days.conditions import Condition
 from ads_pipeline.domain.days.day_facts import Acknowledgement, DayFacts, Withdrawal
@@ -276,7 +274,7 @@ WHERE source = :source AND query_name = :query_name AND logical_date BETWEEN :si
 class Days:
     """The days of one query at a time."""
 
-    def __init__(self, engine: sa.Engine) -> None:
+    def __init__(self, engine: database.Reading) -> None:
         self._engine = engine
 
     def facts(self, window: DayWindow, conditions: Collection[Condition] | None = None) -> Iterator[DayFacts]:

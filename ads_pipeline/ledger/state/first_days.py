@@ -67,7 +67,7 @@ class FirstDays:
         return {customer: ExpectedDays(first=day, single=single.get(customer, ())) for customer, day in first.items()}
 
 
-def read_first_days(engine: sa.Engine, source: str, customers: Collection[str] | None) -> FirstDays:
+def read_first_days(engine: database.Reading, source: str, customers: Collection[str] | None) -> FirstDays:
     """Read the first days of these customers, or of all."""
     first = _read_first_fetched(engine, source, customers)
     single: dict[Pair, tuple[date, ...]] = {}
@@ -81,7 +81,7 @@ def read_first_days(engine: sa.Engine, source: str, customers: Collection[str] |
     return FirstDays(days=first, single=single, discovered=discovered)
 
 
-def _read_first_fetched(engine: sa.Engine, source: str, customers: Collection[str] | None) -> dict[Pair, date]:
+def _read_first_fetched(engine: database.Reading, source: str, customers: Collection[str] | None) -> dict[Pair, date]:
     found: dict[Pair, date] = {}
     for table in (runs, _FAILED_FETCHES):
         key = table.c.customer_id, table.c.query_name
@@ -93,7 +93,7 @@ def _read_first_fetched(engine: sa.Engine, source: str, customers: Collection[st
     return found
 
 
-def _find_unclear(engine: sa.Engine, source: str, customers: Collection[str] | None) -> Iterator[Pair]:
+def _find_unclear(engine: database.Reading, source: str, customers: Collection[str] | None) -> Iterator[Pair]:
     """Yield customers and queries with so few recorded days that their first one may be a single day."""
     columns = partition_state.c
     key, day = (columns.customer_id, columns.query_name), columns.logical_date
@@ -106,7 +106,9 @@ def _find_unclear(engine: sa.Engine, source: str, customers: Collection[str] | N
             yield customer, query_name
 
 
-def _read_expected(engine: sa.Engine, source: str, pairs: Collection[Pair]) -> Iterator[tuple[Pair, ExpectedDays]]:
+def _read_expected(
+    engine: database.Reading, source: str, pairs: Collection[Pair]
+) -> Iterator[tuple[Pair, ExpectedDays]]:
     for batch in split_batches(sorted(pairs), PAIRS_PER_QUERY):
         fetched = defaultdict[Pair, dict[date, datetime]](dict)
         extracted_at = sa.func.coalesce(runs.c.extracted_at, runs.c.registered_at)

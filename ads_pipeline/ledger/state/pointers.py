@@ -194,7 +194,7 @@ _FAILED_LOADS: Final = Statement(
 class Publications:
     """The runs that readers may see, and the pointer of each partition."""
 
-    def __init__(self, engine: sa.Engine) -> None:
+    def __init__(self, engine: database.Reading) -> None:
         self._engine = engine
 
     def get(self, key: PartitionKey) -> PublicationStatus | None:

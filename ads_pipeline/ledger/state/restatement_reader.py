@@ -30,7 +30,7 @@ _IN_WINDOW: Final = f"""
 class Restatements:
     """The restatements of one ledger."""
 
-    def __init__(self, engine: sa.Engine) -> None:
+    def __init__(self, engine: database.Reading) -> None:
         self._engine = engine
 
     def find(self, window: DayWindow) -> list[PartitionRestatement]:

@@ -119,7 +119,7 @@ _JUDGED_RUNS: Final = Statement(
 class RunHistory:
     """The registered runs of all partitions, and the verdicts on them."""
 
-    def __init__(self, engine: sa.Engine) -> None:
+    def __init__(self, engine: database.Reading) -> None:
         self._engine = engine
 
     def exist(self) -> bool:

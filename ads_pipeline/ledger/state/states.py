@@ -35,7 +35,7 @@ _DAY_INDEX: Final = ("source", "query_name", "logical_date", "customer_id")
 class States:
     """The states of all partitions."""
 
-    def __init__(self, engine: sa.Engine) -> None:
+    def __init__(self, engine: database.Reading) -> None:
         self._engine = engine
 
     def get(self, key: PartitionKey) -> PartitionState:

@@ -87,7 +87,7 @@ _UPDATE_STALENESS: Final = Statement(
 class StatusTable:
     """The status rows of one tenancy."""
 
-    def __init__(self, engine: sa.Engine, *, tenancy: Tenancy = DEFAULT_TENANCY) -> None:
+    def __init__(self, engine: database.Reading, *, tenancy: Tenancy = DEFAULT_TENANCY) -> None:
         self._engine, self._tenancy = engine, tenancy
         self._statuses = PartitionStatuses(tenancy)
 

@@ -30,7 +30,7 @@ _INSERT_PARTITIONS: Final = insert(control_action_partitions)
 class AuditLog:
     """The logged control actions and the partitions that they changed."""
 
-    def __init__(self, engine: sa.Engine) -> None:
+    def __init__(self, engine: database.Reading) -> None:
         self._engine = engine
 
     def of_partition(self, key: PartitionKey) -> list[PartitionAction]:

@@ -279,7 +279,7 @@ class Lease:
 class Leases:
     """The leases of all runs."""
 
-    def __init__(self, engine: sa.Engine) -> None:
+    def __init__(self, engine: database.Reading) -> None:
         self._engine = engine
 
     def holders(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, LeaseHolder]:
