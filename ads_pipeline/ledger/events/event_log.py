@@ -40,6 +40,8 @@ COMMAND: Final = "ads-pipeline-command"  # the adapter of the events of commands
 class EventLog(EventReader):
     """Reads and appends run events. It cannot change the state of a partition."""
 
+    engine: sa.Engine
+
     def append(self, event: Event) -> AppendResult:
         """Append an event, unless it exists already, and return its position. The call is safe to repeat."""
         return self.append_many([event])[0]

@@ -41,7 +41,7 @@ def complete_run(log: EventLog, engine_run_id: str = "over", *, steps: int = 3) 
     return snapshot
 
 
-def run_once_after_query(engine: sa.Engine, table: str, action: Callable[[], object]) -> None:
+def run_once_after_query(engine: database.Reading, table: str, action: Callable[[], object]) -> None:
     """Run the action once, right after the next query of the table."""
     pending = [action]
 
