@@ -7,6 +7,8 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final
 
+import sqlalchemy as sa
+
 from ads_pipeline.domain.batches import split_batches
 from ads_pipeline.domain.days.conditions import Condition
 from ads_pipeline.domain.days.day_facts import Acknowledgement, DayFacts, Withdrawal
