@@ -102,15 +102,16 @@ class Location:
 def request_partitions(
     reasons: Mapping[PartitionKey, str],
     *,
-    asset_keys: Sequence[AssetKeyBuilder] = (Names().raw, Names().warehouse),
+    asset_keys: Sequence[AssetKeyBuilder] = (),
+    names: Names = UNPREFIXED,
 ) -> RequestedPartitions:
     """What a sensor named `test` finds due."""
     return RequestedPartitions(
-        names=Names(),
+        names=names,
         sensor="test",
         source="google_ads",
         query_names=sorted({key.query_name for key in reasons} | {QUERY}),
-        asset_keys=asset_keys,
+        asset_keys=asset_keys or (names.raw, names.warehouse),
         reasons=reasons,
         why="test",
     )
