@@ -22,7 +22,7 @@ def on_changed_days(
     removed. Loading the same run again is no change. `deps` are further dependencies of the asset, and `key_prefix`
     is that of the deployment. The condition works once the automation sensor of your code location is on.
     """
-    names = Names((key_prefix,) if isinstance(key_prefix, str) else tuple(key_prefix))
+    names = Names.below(key_prefix)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", dg.BetaWarning)  # as of the partitions themselves
         mapping = dg.MultiToSingleDimensionPartitionMapping(DATE)

@@ -64,7 +64,7 @@ def build_definitions(
         "tenant": tenant,
         "workspace": workspace,
     }
-    names = Names((key_prefix,) if isinstance(key_prefix, str) else tuple(key_prefix))
+    names = Names.below(key_prefix)
     settings = read_arguments(arguments, query_names)
     labels = Labels(owners=owners, tags=tags or {})
     with mistakes_by_argument():

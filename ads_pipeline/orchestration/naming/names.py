@@ -4,9 +4,9 @@ Two deployments in one code location, or in one instance of Dagster, need differ
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, Self, TypeVar
 
 import dagster as dg
 
@@ -42,6 +42,11 @@ class Names:
         )
         if not is_valid or len(SEPARATOR.join(self.prefix)) > MAX_LENGTH:
             raise BadName("key_prefix", self.prefix, PREFIX_RULE)
+
+    @classmethod
+    def below(cls, prefix: str | Sequence[str]) -> Self:
+        """The names below a prefix of one part, which may be a text, or of several."""
+        return cls((prefix,) if isinstance(prefix, str) else tuple(prefix))
 
     def key(self, *parts: str) -> dg.AssetKey:
         return dg.AssetKey([*self.prefix, *parts])
