@@ -53,7 +53,8 @@ RULES: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
     ),
     "operations.doctor": (
         frozenset({"sqlalchemy", "yaml"}),
-        frozenset({"domain", "settings", "lake", "ledger", "pipeline"}),
+        frozenset({"domain", "settings", "lake", "ledger", "pipeline"})
+        | {"spark.archive_trial", "spark.class_archive", "spark.jvm_options"},
     ),
     "operations.metrics": (
         frozenset({"prometheus_client"}),

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 HAS_OWNERS: Final = hasattr(os, "geteuid")  # without them nobody can tell who has written an archive
+NOT_MADE: Final = "the engine has not made it yet"
 SECONDS_BETWEEN_MARKS: Final = 86_400.0
 _WRITABLE_BY_OTHERS: Final = stat.S_IWGRP | stat.S_IWOTH
 _PARTS_OF_JAVA: Final = ("release", "lib/modules", "lib/server/libjvm.so", "lib/server/libjvm.dylib")
@@ -100,7 +101,7 @@ def find_archive(environ: Mapping[str, str]) -> FoundArchive:
             return FoundArchive(path=archive)
     except OSError as error:
         return FoundArchive(problem=f"{folder} cannot be read: {error.strerror}")
-    return FoundArchive(problem="it has not been made yet")
+    return FoundArchive(problem=NOT_MADE)
 
 
 def find_risk(path: Path) -> str | None:

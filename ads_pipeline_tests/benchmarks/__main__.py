@@ -12,6 +12,7 @@ from ads_pipeline_tests.benchmarks import (
     arrival,
     arrivals,
     breakdown,
+    cold,
     comparisons,
     completeness,
     dagster_runs,
@@ -33,6 +34,7 @@ from ads_pipeline_tests.benchmarks.results import PATH, Conditions, Result, Suit
 # Those of single goals first, because results are written after each suite.
 SUITES: Mapping[str, Callable[[], Iterable[Result]]] = {
     "arrival": arrival.measure,
+    "cold": cold.measure,
     "comparisons": comparisons.measure,
     "breakdown": breakdown.measure,
     "table_growth": table_growth.measure,

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ads_pipeline.spark.class_archive import (
+    NOT_MADE,
     FoundArchive,
     archive_folder,
     find_archive,
@@ -43,7 +44,7 @@ def put_archive(environ: Mapping[str, str], content: bytes = CONTENT) -> Path:
 
 def test_own_whole_archive_is_found(environ: dict[str, str]) -> None:
     """It is that of the Java and Spark that a session would start."""
-    assert find_archive(environ) == FoundArchive(problem="it has not been made yet")
+    assert find_archive(environ) == FoundArchive(problem=NOT_MADE)
     archive = put_archive(environ)
     assert find_archive(environ) == FoundArchive(path=archive)
 
@@ -102,7 +103,7 @@ def test_archive_of_another_java_or_spark_is_not_found(
     """The digest in its name changes with both."""
     put_archive(environ)
     change(Path(environ["JAVA_HOME"]), Path(environ["SPARK_HOME"], "jars"))
-    assert find_archive(environ).problem == "it has not been made yet"
+    assert find_archive(environ).problem == NOT_MADE
 
 
 def test_java_without_archives_is_not_asked_again(environ: dict[str, str]) -> None:

@@ -155,6 +155,7 @@ class MachineCheck(Check):
     """A check that needs the settings only, so that it also runs in a home without a ledger."""
 
     find: Callable[[Settings, Mapping[str, str]], Iterable[Finding]]
+    describe: Callable[[Settings, Mapping[str, str]], str] = lambda _settings, _environ: ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +208,8 @@ def run_checks(
         return
     yield _SETTINGS.report()
     for each in machine_checks:
-        yield each.report(*each.find(settings, environ))
+        found = each.report(*each.find(settings, environ))
+        yield found if found.findings else replace(found, summary=each.describe(settings, environ))
     with ExitStack() as stack:
         ledger_report, opened = _open_ledger(settings, stack)
         yield ledger_report

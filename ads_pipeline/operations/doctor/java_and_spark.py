@@ -1,6 +1,7 @@
 """Checks that this machine can start Spark: Java, its version, the Spark that SPARK_HOME names, and temporary space.
 
-It starts nothing but `java -version`. Deployments on Spark Connect or with their own session need no Java here.
+It also says whether Java uses the archive of Spark's classes. It starts Java with `-version` only.
+Deployments on Spark Connect or with their own session need no Java here.
 """
 
 import os
@@ -15,6 +16,9 @@ from typing import Final
 
 from ads_pipeline.operations.doctor.examination import Finding, MachineCheck, make_error, make_warning
 from ads_pipeline.settings.environment import Settings
+from ads_pipeline.spark.archive_trial import find_mapping_problem
+from ads_pipeline.spark.class_archive import find_archive, find_java_and_spark
+from ads_pipeline.spark.jvm_options import find_fast_options
 
 MIN_JAVA: Final = 17
 SECONDS_TO_ANSWER: Final = 20  # `java -version` takes 0.1 s; a broken mount may never answer
@@ -85,4 +89,21 @@ def _find_space_problem(folder: Path) -> Iterator[Finding]:
         yield make_warning(folder, problem, "free some space, or set SPARK_LOCAL_DIRS")
 
 
-MACHINE_CHECKS: Final = (MachineCheck("spark", "Spark can start here, or runs elsewhere", find_problems),)
+def describe_start(settings: Settings, environ: Mapping[str, str]) -> str:
+    """Say whether the JVM maps an archive of its classes, or why not. It starts a JVM where there is one."""
+    programs = None if _MASTERS_WITHOUT_JAVA.fullmatch(settings.spark) else find_java_and_spark(environ)
+    if programs is None:
+        return ""
+    found, fast = find_archive(environ), find_fast_options(environ)
+    if found.path is None:
+        return f"Spark can start here, without an archive of its classes: {found.problem}"
+    if not any(str(found.path) in text for text in fast.texts):
+        return "Spark can start here, without the archive of its classes: an option of your own replaces it"
+    if problem := find_mapping_problem(programs, found.path, environ):
+        return f"Spark can start here; Java does not use the archive of its classes: {problem}"
+    return "Spark can start here, and Java uses the archive of its classes"
+
+
+MACHINE_CHECKS: Final = (
+    MachineCheck("spark", "Spark can start here, or runs elsewhere", find_problems, describe_start),
+)

@@ -1,13 +1,15 @@
-"""This project: judges, stages and publishes, without a ledger or with one in SQLite."""
+"""This project: judges, stages and publishes, without a ledger or with one in SQLite, or as a command does."""
 
 import sys
+import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from deltalake import DeltaTable
 from pyarrow import compute as pc
+from pyspark.sql import SparkSession
 
 from ads_pipeline.domain.partition import Run, parse_run_path
 from ads_pipeline.lake.raw.landing import RawRuns
@@ -17,8 +19,9 @@ from ads_pipeline.pipeline.completeness.days_table import DaysTable
 from ads_pipeline.pipeline.pipeline import Pipeline
 from ads_pipeline.pipeline.registered_seals import SealRegister
 from ads_pipeline.settings.environment import read_settings
+from ads_pipeline.spark.session import start_spark
 from ads_pipeline.validation.contract_registry import SHIPPED
-from ads_pipeline_tests.benchmarks.competitors.serving import Batch, serve
+from ads_pipeline_tests.benchmarks.competitors.serving import Batch, Loader, serve
 from ads_pipeline_tests.benchmarks.publishing import QUERY, SOURCE, judge_and_stage, replace_partitions
 from ads_pipeline_tests.benchmarks.validator import local_spark
 from ads_pipeline_tests.validation.builders import SealedPayload
@@ -57,8 +60,8 @@ class WithoutLedger:
 
 
 class WithLedger:
-    def __init__(self) -> None:
-        self._spark, self._open, self._ledgers = local_spark(), ExitStack(), dict[Path, Ledger]()
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark, self._open, self._ledgers = spark, ExitStack(), dict[Path, Ledger]()
 
     def load(self, batch: Batch) -> Mapping[str, float]:
         """What the steps of a Dagster run do: register, judge what has no verdict, load."""
@@ -109,5 +112,16 @@ def _read_totals(home: Path) -> tuple[int, int]:
     return len(clicks), pc.sum(clicks).as_py()
 
 
+def command_spark() -> SparkSession:
+    """The session that a command starts, in a home without an engine."""
+    return start_spark(read_settings({"ADS_PIPELINE_HOME": tempfile.mkdtemp(), "ADS_PIPELINE_SPARK": "local[2]"}))
+
+
+LOADERS: Mapping[str, Callable[[], Loader]] = {
+    "without-ledger": WithoutLedger,
+    "with-ledger": lambda: WithLedger(local_spark()),
+    "cold": lambda: WithLedger(command_spark()),
+}
+
 if __name__ == "__main__":
-    serve(WithLedger() if sys.argv[1] == "with-ledger" else WithoutLedger())
+    serve(LOADERS[sys.argv[1]]())

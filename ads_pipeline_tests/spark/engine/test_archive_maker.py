@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from ads_pipeline.spark.class_archive import archive_folder, find_archive, find_java_and_spark, name_archive
+from ads_pipeline.operations.doctor.java_and_spark import describe_start
+from ads_pipeline.settings.environment import read_settings
+from ads_pipeline.spark.class_archive import NOT_MADE, archive_folder, find_archive, find_java_and_spark, name_archive
 from ads_pipeline.spark.engine import archive_maker
 from ads_pipeline.spark.engine.archive_maker import MIN_FREE_BYTES, SECONDS_TO_KEEP, UNFINISHED
 from ads_pipeline.spark.engine_address import UNTIL_STDIN_CLOSES
@@ -55,7 +57,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     with subprocess.Popen(COMMAND, env=environ, start_new_session=True) as killed:
         wait_for(lambda: list(folder.glob(f"{UNFINISHED}*")), SECONDS, is_alive=lambda: killed.poll() is None)
         os.killpg(killed.pid, signal.SIGKILL)
-    assert find_archive(environ).problem == "it has not been made yet"
+    assert find_archive(environ).problem == NOT_MADE
     both = [subprocess.Popen(COMMAND, env=environ, stderr=subprocess.PIPE, text=True) for _each in range(2)]
     notes = tuple(each.communicate()[1] for each in both)
     assert sorted(each.returncode for each in both) == [0, 1], notes
@@ -112,7 +114,7 @@ def test_jvm_that_ends_at_its_start_is_started_without_our_options(copied: Made,
     """Here a file that only Java reads names a second collector. The archive is removed: it may be the cause."""
     (tmp_path / "options").write_text("-XX:+UseParallelGC\n")
     assert "mapped False" in use_spark(copied.environ, JDK_JAVA_OPTIONS=f"@{tmp_path / 'options'}")
-    assert find_archive(copied.environ).problem == "it has not been made yet"
+    assert find_archive(copied.environ).problem == NOT_MADE
 
 
 def test_archives_that_nobody_has_used_for_a_month_are_removed(copied: Made) -> None:
@@ -194,3 +196,16 @@ def test_java_that_writes_no_archive_is_tried_once(refusals: dict[str, str]) -> 
     folder.mkdir(mode=0o700, parents=True)
     (folder / name_archive(programs.digest(), 0)).touch()
     assert "this Java writes none" in find_refusal(refusals)
+
+
+def test_doctor_says_whether_java_uses_the_archive(made: Made, tmp_path: Path) -> None:
+    """Java itself is asked: it compares the class path, where a folder of Spark's configuration stands first."""
+    settings = read_settings({"ADS_PIPELINE_HOME": str(tmp_path), "ADS_PIPELINE_SPARK": "local[2]"})
+    assert describe_start(settings, made.environ) == "Spark can start here, and Java uses the archive of its classes"
+    (tmp_path / "spark-defaults.conf").touch()
+    configured = describe_start(settings, {**made.environ, "SPARK_CONF_DIR": str(tmp_path)})
+    assert "does not use the archive of its classes: shared class paths mismatch" in configured
+    replaced = describe_start(settings, {**made.environ, "JAVA_TOOL_OPTIONS": "-Xshare:off"})
+    assert "an option of your own replaces it" in replaced
+    elsewhere = describe_start(settings, {**made.environ, "XDG_CACHE_HOME": str(tmp_path)})
+    assert NOT_MADE in elsewhere
