@@ -67,6 +67,11 @@ def find_fast_options(environ: Mapping[str, str]) -> FastOptions:
     return FastOptions(texts, archive)
 
 
+def may_map_archive(environ: Mapping[str, str]) -> bool:
+    """Return whether no option of the user's own replaces the archive."""
+    return _ARCHIVE_REPLACED_BY.search("\n".join(_find_own_options(environ))) is None
+
+
 def _find_own_options(environ: Mapping[str, str]) -> Iterator[str]:
     """What the user has set, in variables and in the configuration files of Spark."""
     yield from (f"{name}={environ[name]}" for name in OWN_VARIABLES if name in environ)

@@ -18,7 +18,7 @@ from ads_pipeline.operations.doctor.examination import Finding, MachineCheck, ma
 from ads_pipeline.settings.environment import Settings
 from ads_pipeline.spark.archive_trial import find_mapping_problem
 from ads_pipeline.spark.class_archive import find_archive, find_java_and_spark
-from ads_pipeline.spark.jvm_options import find_fast_options
+from ads_pipeline.spark.jvm_options import may_map_archive
 
 MIN_JAVA: Final = 17
 SECONDS_TO_ANSWER: Final = 20  # `java -version` takes 0.1 s; a broken mount may never answer
@@ -94,11 +94,11 @@ def describe_start(settings: Settings, environ: Mapping[str, str]) -> str:
     programs = None if _MASTERS_WITHOUT_JAVA.fullmatch(settings.spark) else find_java_and_spark(environ)
     if programs is None:
         return ""
-    found, fast = find_archive(environ), find_fast_options(environ)
+    if not may_map_archive(environ):
+        return "Spark can start here, without an archive of its classes: an option of your own replaces it"
+    found = find_archive(environ)
     if found.path is None:
         return f"Spark can start here, without an archive of its classes: {found.problem}"
-    if not any(str(found.path) in text for text in fast.texts):
-        return "Spark can start here, without the archive of its classes: an option of your own replaces it"
     if problem := find_mapping_problem(programs, found.path, environ):
         return f"Spark can start here; Java does not use the archive of its classes: {problem}"
     return "Spark can start here, and Java uses the archive of its classes"

@@ -47,6 +47,7 @@ from ads_pipeline.spark.engine_address import (
     is_running,
     needs_engine,
 )
+from ads_pipeline.spark.jvm_options import may_map_archive
 from ads_pipeline.spark.private_directory import short_lived_directory
 
 SERVER: Final = "ads_pipeline.spark.engine.server"
@@ -238,8 +239,8 @@ def _start_later(seconds: float, function: Callable[[], object]) -> None:
 
 
 def _make_archive() -> None:
-    """Run the program that makes the archive of classes, if there is none. It ends with this process."""
-    if find_archive(os.environ).path is None:
+    """Run the program that makes the archive of classes, if it is needed. It ends with this process."""
+    if may_map_archive(os.environ) and find_archive(os.environ).path is None:
         command = [sys.executable, "-m", ARCHIVE_MAKER, UNTIL_STDIN_CLOSES]
         subprocess.Popen(command, stdin=subprocess.PIPE).wait()  # noqa: S603 - no shell, and constant
 
