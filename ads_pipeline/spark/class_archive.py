@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 HAS_OWNERS: Final = hasattr(os, "geteuid")  # without them nobody can tell who has written an archive
-NOT_MADE: Final = "the engine has not made it yet"
+NOT_MADE: Final = "not made yet"
 SECONDS_BETWEEN_MARKS: Final = 86_400.0
 _WRITABLE_BY_OTHERS: Final = stat.S_IWGRP | stat.S_IWOTH
 _PARTS_OF_JAVA: Final = ("release", "lib/modules", "lib/server/libjvm.so", "lib/server/libjvm.dylib")

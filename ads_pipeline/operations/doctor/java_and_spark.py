@@ -95,13 +95,13 @@ def describe_start(settings: Settings, environ: Mapping[str, str]) -> str:
     if programs is None:
         return ""
     if not may_map_archive(environ):
-        return "Spark can start here, without an archive of its classes: an option of your own replaces it"
+        return "Spark can start; your options replace its archive"
     found = find_archive(environ)
     if found.path is None:
-        return f"Spark can start here, without an archive of its classes: {found.problem}"
+        return f"Spark can start, without an archive: {found.problem}"
     if problem := find_mapping_problem(programs, found.path, environ):
-        return f"Spark can start here; Java does not use the archive of its classes: {problem}"
-    return "Spark can start here, and Java uses the archive of its classes"
+        return f"Spark can start; Java does not use its archive: {problem}"
+    return "Spark can start, and Java uses the archive of its classes"
 
 
 MACHINE_CHECKS: Final = (

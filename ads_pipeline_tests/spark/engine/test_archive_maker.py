@@ -201,11 +201,11 @@ def test_java_that_writes_no_archive_is_tried_once(refusals: dict[str, str]) -> 
 def test_doctor_says_whether_java_uses_the_archive(made: Made, tmp_path: Path) -> None:
     """Java itself is asked: it compares the class path, where a folder of Spark's configuration stands first."""
     settings = read_settings({"ADS_PIPELINE_HOME": str(tmp_path), "ADS_PIPELINE_SPARK": "local[2]"})
-    assert describe_start(settings, made.environ) == "Spark can start here, and Java uses the archive of its classes"
+    assert describe_start(settings, made.environ) == "Spark can start, and Java uses the archive of its classes"
     (tmp_path / "spark-defaults.conf").touch()
     configured = describe_start(settings, {**made.environ, "SPARK_CONF_DIR": str(tmp_path)})
-    assert "does not use the archive of its classes: shared class paths mismatch" in configured
+    assert "does not use its archive: shared class paths mismatch" in configured
     replaced = describe_start(settings, {**made.environ, "JAVA_TOOL_OPTIONS": "-Xshare:off"})
-    assert "an option of your own replaces it" in replaced
+    assert "your options replace its archive" in replaced
     elsewhere = describe_start(settings, {**made.environ, "XDG_CACHE_HOME": str(tmp_path)})
     assert NOT_MADE in elsewhere
