@@ -46,12 +46,14 @@ from ads_pipeline.domain.run_events import EventOrigin
 from ads_pipeline_tests.ledger.control.test_leases import WRITES
 from ads_pipeline_tests.ledger.builders import key, open_lease, run, sealed_runs
 
-url = sys.argv[1]
+url, wait = sys.argv[1], float(sys.argv[2])
 with (
     open_lease(url, "suspended", duration=timedelta(seconds=4)) as lease,
     Ledger.opened(url, origin=EventOrigin(engine_run_id="suspended", plan_version="p1"), lease=lease) as ledger,
 ):
     lease.claim([key()])
+    if wait:  # another process of the run has ended meanwhile
+        lease.stay_open(timedelta(seconds=wait))
     ledger.registrations.register(sealed_runs(run(key(), "r1"), run(key(), "r2")))
     print("holding", flush=True)
     sys.stdin.readline()
@@ -68,10 +70,13 @@ with (
 
 
 @contextmanager
-def holder_process(url: str) -> Iterator["subprocess.Popen[str]"]:
-    """A process that has claimed the partition and renews its lease."""
+def holder_process(url: str, wait: float = 0) -> Iterator["subprocess.Popen[str]"]:
+    """A process that has claimed the partition and renews its lease. With a wait, its run has had another process."""
     child = subprocess.Popen(
-        [sys.executable, "-c", HOLDER_SCRIPT, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", HOLDER_SCRIPT, url, str(wait)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     try:
         assert read_line(child) == "holding"
@@ -104,10 +109,11 @@ def claim_fence(lease: Lease) -> int | None:
 
 
 @pytest.mark.invariant("O3")
-def test_process_resumed_after_its_lease_changes_nothing(url: str, backdoor: sa.Engine) -> None:
+@pytest.mark.parametrize("wait", [0, 9], ids=["one process", "steps are processes"])
+def test_process_resumed_after_its_lease_changes_nothing(url: str, backdoor: sa.Engine, wait: float) -> None:
     """A process is stopped past its lease while another run takes over, judges and publishes. After it resumes,
     each of its writes is refused, its lease cannot be renewed, and every row of the ledger stays as it was."""
-    with holder_process(url) as suspended:
+    with holder_process(url, wait) as suspended:
         successor = open_lease(backdoor)
         time.sleep(5)  # longer than the lease, which the process renews
         assert claim_fence(successor) is None
@@ -128,9 +134,10 @@ def test_process_resumed_after_its_lease_changes_nothing(url: str, backdoor: sa.
 
 
 @pytest.mark.invariant("O3")
-def test_claims_of_a_killed_process_are_free_after_its_lease(url: str, backdoor: sa.Engine) -> None:
+@pytest.mark.parametrize("wait", [0, 9], ids=["one process", "steps are processes"])
+def test_claims_of_a_killed_process_are_free_after_its_lease(url: str, backdoor: sa.Engine, wait: float) -> None:
     """A killed process does not end its lease. Its partition is granted after the lease expires, and not before."""
-    with holder_process(url) as victim, LedgerReader.opened(url) as reader:
+    with holder_process(url, wait) as victim, LedgerReader.opened(url) as reader:
         successor = open_lease(backdoor)
         victim.kill()
         victim.wait()
