@@ -293,7 +293,8 @@ with dg.DagsterInstance.get() as instance:
 def test_project_runs_two_deployments_in_processes(installed: Path, tmp_path: Path) -> None:
     """A user's project, copied to an empty directory, runs raw, checks and warehouse of both of its deployments.
 
-    Each step is a process of its own, and wrong variables in the environment do no harm.
+    It also runs an asset of its own downstream. Each step is a process of its own, and wrong variables in the
+    environment do no harm.
     """
     project, python = tmp_path / "agency", installed.parent / "python"
     shutil.copytree(PROJECT, project)
@@ -315,6 +316,9 @@ def test_project_runs_two_deployments_in_processes(installed: Path, tmp_path: Pa
         query = "SELECT count(*) FROM campaign_daily"
         shown = clean_environment(project / f".{name}")
         assert " 1" in run(installed, "warehouse", "query", query, directory=project, environment=shown)
+    options = ["--select", "spend_by_account", "--partition", DAY[1], "-m", "agency.definitions"]
+    run(python, "-m", "dagster", "asset", "materialize", *options, directory=project, environment=environment)
+    assert DAY[0] in (project / ".acme" / "spend" / f"{DAY[1]}.csv").read_text()
     steps = run(python, "-c", COUNT_STEPS, directory=project, environment=environment)
-    assert steps.split() == ["SUCCESS", "5"] * 2
+    assert steps.split() == ["SUCCESS", "1", *["SUCCESS", "5"] * 2]
     assert not (tmp_path / "unused").exists()
