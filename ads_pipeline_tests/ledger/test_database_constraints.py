@@ -209,6 +209,7 @@ def test_reader_cannot_write(filled_ledger: Ledger, url: str) -> None:
             "verdicts",
             "loads",
             "actions",
+            "withdrawals",
             "failed_fetches",
         }
     read_only_engine = database.open_engine(url, read_only=True)
