@@ -19,7 +19,7 @@ DAYS = dg.DailyPartitionsDefinition(FIRST.isoformat())
 NAMES = Names(("ads",))
 
 
-@dg.asset(partitions_def=DAYS, **on_changed_days(QUERY, key_prefix="ads"))  # type: ignore[untyped-decorator]
+@dg.asset(partitions_def=DAYS, **on_changed_days(QUERY, key_prefix="ads"))
 def spend() -> None: ...
 
 
@@ -115,7 +115,7 @@ def test_other_dependencies_are_kept() -> None:
     """They are mapped as Dagster does, and their changes count too."""
     given = on_changed_days("campaign_daily", "keyword_daily", deps=["budgets"])
 
-    @dg.asset(partitions_def=DAYS, **given)  # type: ignore[untyped-decorator]
+    @dg.asset(partitions_def=DAYS, **given)
     def both() -> None: ...
 
     assert both.asset_deps[both.key] == {

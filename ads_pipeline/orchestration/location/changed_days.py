@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 import dagster as dg
 
@@ -10,9 +10,16 @@ from ads_pipeline.orchestration.naming.names import Names
 from ads_pipeline.orchestration.partitions import DATE
 
 
+class FollowedDays(TypedDict):
+    """Arguments of `@dg.asset`."""
+
+    deps: list[Any]
+    automation_condition: "dg.AutomationCondition[Any]"
+
+
 def on_changed_days(
     *query_names: str, key_prefix: str | Sequence[str] = (), deps: Iterable[Any] = ()
-) -> dict[str, Any]:
+) -> FollowedDays:
     """Arguments of `@dg.asset` for an asset with daily partitions that is run for each day that changed.
 
         @dg.asset(partitions_def=dg.DailyPartitionsDefinition("2024-01-01"), **on_changed_days("campaign_daily"))
