@@ -91,6 +91,8 @@ _STATUSES_OF_QUERY: Final = f"""
     """
 # A partition whose pointer names the current run has only that run. Otherwise a load is in progress, and the table
 # may hold any accepted run of the partition, depending on its version.
+# SQLite would copy the range of days to the equal column of `runs`, and read all runs of the range for each partition:
+# 4.0 instead of 0.4 s for 75,000. It does not for an expression, which Postgres simplifies away.
 _VISIBLE_RUNS: Final = f"""
     SELECT
         partition_state.customer_id, partition_state.logical_date, runs.run_id, {is_current("runs")} AS is_current,
@@ -104,7 +106,7 @@ _VISIBLE_RUNS: Final = f"""
     JOIN runs
         ON (runs.source, runs.customer_id, runs.query_name, runs.logical_date) =
             (partition_state.source, partition_state.customer_id, partition_state.query_name,
-                partition_state.logical_date)
+                CASE WHEN TRUE THEN partition_state.logical_date END)
     WHERE {_IN_WINDOW} AND status = 'success' AND availability = 'published'
         AND (runs.run_id = current_run_id
             OR warehouse_pointer.run_id <> current_run_id AND {is_accepted("runs")})
