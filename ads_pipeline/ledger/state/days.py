@@ -50,6 +50,8 @@ SELECT
     COALESCE(warehouse_pointer.run_id = current_run_id, FALSE) AS is_loaded,
     partition_state.schema_version, unloadable.finished_at
 """
+# A CASE repeats the condition of its join: SQLite would otherwise look for the row of every partition before it reads
+# the condition, which takes a third of the time.
 _JOINED: Final = f"""
 LEFT JOIN warehouse_pointer
     ON (warehouse_pointer.source, warehouse_pointer.customer_id, warehouse_pointer.query_name,
@@ -85,7 +87,9 @@ LEFT JOIN finished_attempts AS unloadable
     AND (unloadable.source, unloadable.customer_id, unloadable.query_name, unloadable.logical_date) =
         (partition_state.source, partition_state.customer_id, partition_state.query_name,
             partition_state.logical_date)
-    AND unloadable.finished_at = (
+    AND unloadable.finished_at = CASE
+        WHEN COALESCE(availability = 'published' AND warehouse_pointer.run_id = current_run_id, FALSE) IS FALSE
+        THEN (
         SELECT each.finished_at FROM finished_attempts AS each
         WHERE each.asset = 'warehouse'
         AND (each.source, each.customer_id, each.query_name, each.logical_date) =
@@ -94,22 +98,22 @@ LEFT JOIN finished_attempts AS unloadable
             AND each.attempt_id = current_run_id AND each.outcome = 'FAILED'
             AND each.finished_at >= COALESCE(warehouse_pointer.changed_at, each.finished_at)
         ORDER BY each.finished_at LIMIT 1
-    )
+    ) END
 LEFT JOIN attempts AS newest
     ON (status <> 'success' OR attempt_count > 1)
     AND (newest.source, newest.customer_id, newest.query_name, newest.logical_date) =
         (partition_state.source, partition_state.customer_id, partition_state.query_name,
             partition_state.logical_date)
-    AND newest.attempt_no = (
+    AND newest.attempt_no = CASE WHEN status <> 'success' OR attempt_count > 1 THEN (
         SELECT attempt_no
         FROM attempts AS each
         WHERE (each.source, each.customer_id, each.query_name, each.logical_date) =
             (partition_state.source, partition_state.customer_id, partition_state.query_name,
                 partition_state.logical_date)
         ORDER BY each.ordinal DESC, each.attempt_no DESC LIMIT 1
-    )
+    ) END
 LEFT JOIN control_actions AS withdrawal
-    ON status = 'pending' AND withdrawal.action_id = (
+    ON status = 'pending' AND withdrawal.action_id = CASE WHEN status = 'pending' THEN (
         SELECT action.action_id FROM control_action_partitions AS changed
         JOIN control_actions AS action ON action.action_id = changed.action_id
         WHERE (changed.source, changed.customer_id, changed.query_name, changed.logical_date) =
@@ -117,7 +121,7 @@ LEFT JOIN control_actions AS withdrawal
                 partition_state.logical_date)
             AND changed.attempt_no = attempt_count AND action.action = 'withdraw'
         ORDER BY action.performed_at DESC LIMIT 1
-    )
+    ) END
 LEFT JOIN failed_fetches AS failed
     ON status = 'pending' AND (failed.source, failed.customer_id, failed.query_name, failed.logical_date) =
         (partition_state.source, partition_state.customer_id, partition_state.query_name,
