@@ -7,9 +7,14 @@ DATE_COLUMN: Final = "logical_date"
 KEY_COLUMNS: Final = ("customer_id", "run_id", "schema_version")
 SEAL_COLUMNS: Final = ("currency_code", "extracted_at")  # from the seal of the run; null where the seal has none
 CURRENT_SUFFIX: Final = "_current"  # of the view that shows only current runs
-DAYS: Final = "days"
+DAYS, ACCOUNTS, RESTATEMENTS, LOADS = "days", "accounts", "restatements", "loads"
 # The columns that partition the tables which no query has. Tables of queries are partitioned by their day.
-PARTITION_COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {DAYS: ("query_name", "month")}
+PARTITION_COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
+    DAYS: ("query_name", "month"),
+    ACCOUNTS: (),
+    RESTATEMENTS: ("restated_on",),
+    LOADS: ("loaded_on",),
+}
 _IDENTITY_COLUMNS: Final = ("date", "customer_id")  # `contract_models.Row` declares them for every query
 # Names of columns and views that a later release may add are refused now, because they could never be renamed.
 _RESERVED_COLUMNS: Final = frozenset(
@@ -18,7 +23,7 @@ _RESERVED_COLUMNS: Final = frozenset(
         *("ads_pipeline_run", "partition_logical_date", "partition_customer_id"),  # the validator's, beside each row
     )
 )
-_RESERVED_VIEWS: Final = frozenset((DAYS, "accounts", "restatements", "loads"))
+_RESERVED_VIEWS: Final = frozenset(PARTITION_COLUMNS)
 _RESERVED_SUFFIXES: Final = (CURRENT_SUFFIX, "_latest", "_history", "_settled")
 
 

@@ -118,7 +118,7 @@ class PartitionStateIOManager(dg.IOManager):
             granted = [key for key in keys if key not in obj.loadable.held]
             metadata, problem = dict(self._publish(obj)), "were not loaded"
             if not obj.committed.written:  # nothing was loaded, and runs may have been rejected
-                self._resources.days.publish_or_log()
+                self._resources.tables.publish_or_log()
             newest = {key: obj.loadable.newest[key] for key in metadata}
             tags = describe_inputs(self._resources.names, context.step_context.instance, newest)
         with batched_events(context.step_context.instance):

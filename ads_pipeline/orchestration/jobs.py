@@ -9,7 +9,7 @@ from typing import Final
 import dagster as dg
 
 from ads_pipeline.domain.errors import WarehouseError
-from ads_pipeline.domain.warehouse_names import DAYS
+from ads_pipeline.domain.warehouse_names import PARTITION_COLUMNS
 from ads_pipeline.google_ads.configuration import ClientConfiguration
 from ads_pipeline.orchestration.naming.names import Names
 from ads_pipeline.orchestration.partitions import CUSTOMERS
@@ -17,7 +17,7 @@ from ads_pipeline.orchestration.resources import RUN_RESOURCES, SPARK
 from ads_pipeline.pipeline.days.staleness import publish_statuses
 from ads_pipeline.spark.private_directory import remove_abandoned
 
-DAYS_RETENTION: Final = timedelta(days=1)  # each commit writes whole months again
+OWN_RETENTION: Final = timedelta(days=1)  # each commit to `days` writes whole months again
 EVENTS_KEPT: Final = timedelta(days=400)  # covers a comparison with the same month of last year
 
 
@@ -51,7 +51,8 @@ def build_reconciliation(names: Names, query_names: Sequence[str]) -> dg.JobDefi
         ledger, settings, now = run_resources.ledger, run_resources.settings, datetime.now(UTC)
         published = publish_statuses(ledger, settings.google_apis, settings.status_file, now=now)
         context.log.info("staleness changed in %d of %d rows", published.changed, published.rows)
-        context.log.info("%d rows of the table days changed", run_resources.days.publish_due())
+        for name, rows in run_resources.tables.publish_due().items():
+            context.log.info("%d rows of the table %s changed", rows, name)
 
     @dg.job(
         name=names.name("reconcile"),
@@ -88,8 +89,8 @@ def build_maintenance(names: Names, query_names: Sequence[str]) -> dg.JobDefinit
         run_resources, pyspark = names.find(context, RUN_RESOURCES), names.find(context, SPARK)
         warehouse, source = run_resources.warehouse, run_resources.source_name
 
-        def vacuum_days(_name: str) -> None:
-            warehouse.vacuum(source=source, query_name=DAYS, retention=DAYS_RETENTION)
+        def vacuum_own(name: str) -> None:
+            warehouse.vacuum(source=source, query_name=name, retention=OWN_RETENTION)
 
         def compact(name: str) -> None:
             version = warehouse.optimize(lambda: pyspark.spark_session, source=source, query_name=name)
@@ -102,7 +103,7 @@ def build_maintenance(names: Names, query_names: Sequence[str]) -> dg.JobDefinit
         context.log.info("retired the events of %d runs", len(retired))
         remove_abandoned(Path(tempfile.gettempdir()))
         _do_for_each(query_names, compact, context)
-        _do_for_each([DAYS], vacuum_days, context)
+        _do_for_each(list(PARTITION_COLUMNS), vacuum_own, context)
 
     @dg.job(
         name=names.name("maintenance"),

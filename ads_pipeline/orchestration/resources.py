@@ -45,7 +45,7 @@ if TYPE_CHECKING:  # they load Spark, Arrow and Delta, which neither the definit
     from ads_pipeline.lake.warehouse.staging import StartSpark
     from ads_pipeline.orchestration.runs.ended_runs import CompletedRun
     from ads_pipeline.orchestration.step_values import LoadablePartitions
-    from ads_pipeline.pipeline.completeness.days_table import DaysTable
+    from ads_pipeline.pipeline.completeness.completeness_tables import CompletenessTables
     from ads_pipeline.pipeline.loading import LoadResult
     from ads_pipeline.pipeline.pipeline import Pipeline
     from ads_pipeline.pipeline.repeated_reconciliation import RepeatedReconciliation
@@ -211,17 +211,17 @@ class RunResources(SensorResources):
             ledger=self.ledger,
             warehouse=self.warehouse,
             seals=self.seals,
-            days=self.days,
+            tables=self.tables,
             contracts=read_contracts(self.settings.queries_file, self.settings.google_apis),
             show_text=self.settings.sample_text,
             report_progress=progress_on(sys.stderr),
         )
 
     @property
-    def days(self) -> "DaysTable":
-        from ads_pipeline.pipeline.completeness.days_table import DaysTable  # noqa: PLC0415 - it loads Arrow and Delta
+    def tables(self) -> "CompletenessTables":
+        from ads_pipeline.pipeline.completeness import completeness_tables  # noqa: PLC0415 - it loads Arrow and Delta
 
-        return DaysTable(ledger=self.ledger, settings=self.settings)
+        return completeness_tables.CompletenessTables(ledger=self.ledger, settings=self.settings)
 
     def reconciliation(self, start_spark: "StartSpark") -> "RepeatedReconciliation":
         from ads_pipeline.pipeline.reconciliation import Reconciliation  # noqa: PLC0415

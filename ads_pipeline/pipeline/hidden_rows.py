@@ -17,7 +17,7 @@ from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.lake.warehouse.replacement import Warehouse
 from ads_pipeline.lake.warehouse.staging import StartSpark
 from ads_pipeline.ledger.state.pointers import Publications
-from ads_pipeline.pipeline.completeness.days_table import DaysTable
+from ads_pipeline.pipeline.completeness.completeness_tables import CompletenessTables
 
 _LOG: Final = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -36,7 +36,7 @@ class HiddenRows:
     start_spark: StartSpark
     publications: Publications
     warehouse: Warehouse
-    days: DaysTable
+    tables: CompletenessTables
 
     def remove(self, keys: Iterable[PartitionKey]) -> dict[PartitionKey, WarehouseError]:
         """Remove the rows of these partitions whose runs readers may not see. First, `days` says so.
@@ -45,7 +45,7 @@ class HiddenRows:
         """
         left, hidden = dict[PartitionKey, WarehouseError](), list(keys)
         if hidden:
-            self.days.publish_before_removal(hidden)
+            self.tables.publish_before_removal(hidden)
         for table_keys in group_by(hidden, lambda key: (key.source, key.query_name)).values():
             left |= self._remove_from_table(table_keys)
         if left:

@@ -32,7 +32,7 @@ from ads_pipeline.ledger.sql.ledger_values import JudgedRun
 from ads_pipeline.ledger.state.load_recorder import Loads
 from ads_pipeline.ledger.state.run_history import RunHistory
 from ads_pipeline.ledger.state.states import States
-from ads_pipeline.pipeline.completeness.days_table import DaysTable
+from ads_pipeline.pipeline.completeness.completeness_tables import CompletenessTables
 from ads_pipeline.pipeline.hidden_rows import HiddenRows, group_by, is_blocked
 from ads_pipeline.pipeline.progress import ProgressReporter, no_progress
 from ads_pipeline.pipeline.registered_seals import SealRegister, compare_with_seal
@@ -82,7 +82,7 @@ class Loader:
     hidden_rows: HiddenRows
     contracts: Contracts
     staged: StagedRuns
-    days: DaysTable
+    tables: CompletenessTables
     report_progress: ProgressReporter = no_progress
 
     def load(self, keys: Iterable[PartitionKey]) -> LoadResult:
@@ -109,7 +109,7 @@ class Loader:
             first = min(committed.blocked)
             log_event(_LOG, LogEvent.FILES_DAMAGED, first=first, problem=committed.blocked[first].problem)
         if committed.written:
-            self.days.publish_or_log([run.key for each in moved for run in each.moved])
+            self.tables.publish_or_log([run.key for each in moved for run in each.moved])
         return combine([committed, *moved])
 
     def _commit_each(self, states: Iterable[PartitionState], find_judged: FindJudged) -> Iterator[LoadResult]:
@@ -135,7 +135,7 @@ class Loader:
         """
         states = [state for state in self.states.get_many(keys).values() if state.status is Status.SUCCESS]
         self.loads.hide([state.key for state in states])
-        self.days.publish_before_removal([state.key for state in states])
+        self.tables.publish_before_removal([state.key for state in states])
         by_day = group_by(states, lambda state: state.key.logical_date)
         files = group_by(damaged, lambda each: each.file.day)
         results = list[LoadResult]()

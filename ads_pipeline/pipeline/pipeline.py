@@ -4,7 +4,7 @@ from ads_pipeline.lake.raw.landing import RawRuns
 from ads_pipeline.lake.warehouse.replacement import Warehouse
 from ads_pipeline.lake.warehouse.staging import StartSpark
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.pipeline.completeness.days_table import DaysTable
+from ads_pipeline.pipeline.completeness.completeness_tables import CompletenessTables
 from ads_pipeline.pipeline.hidden_rows import HiddenRows
 from ads_pipeline.pipeline.loading import Loader
 from ads_pipeline.pipeline.progress import ProgressReporter, no_progress
@@ -32,16 +32,16 @@ class Pipeline:
         ledger: Ledger,
         warehouse: Warehouse,
         contracts: Contracts,
-        days: DaysTable,
+        tables: CompletenessTables,
         seals: SealRegister | None = None,
         show_text: bool = False,
         report_progress: ProgressReporter = no_progress,
     ) -> None:
         seals = seals or SealRegister(raw=raw, registrations=ledger.registrations)
         staged = StagedRuns()
-        self.days = days
+        self.tables = tables
         self.hidden_rows = hidden_rows = HiddenRows(
-            start_spark=start_spark, publications=ledger.publications, warehouse=warehouse, days=days
+            start_spark=start_spark, publications=ledger.publications, warehouse=warehouse, tables=tables
         )
         self.loader = Loader(
             start_spark=start_spark,
@@ -54,7 +54,7 @@ class Pipeline:
             hidden_rows=hidden_rows,
             contracts=contracts,
             staged=staged,
-            days=days,
+            tables=tables,
             report_progress=report_progress,
         )
         self.validation = Validation(

@@ -1,4 +1,4 @@
-"""Measures what the table `days` costs beside a million partitions: a change, the changes of a load, and a reader.
+"""Measures what the completeness tables cost beside a million partitions: one change, a load, and a reader.
 
 The load is that of a run of 1,000 partitions: what judging and loading them takes in the pipeline with a warm Spark.
 """
@@ -18,7 +18,7 @@ from ads_pipeline.lake.raw.landing import RawRuns
 from ads_pipeline.lake.warehouse.replacement import Warehouse
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.sql import database
-from ads_pipeline.pipeline.completeness.days_table import DaysTable
+from ads_pipeline.pipeline.completeness.completeness_tables import CompletenessTables
 from ads_pipeline.pipeline.pipeline import Pipeline
 from ads_pipeline.settings.environment import Settings, read_settings
 from ads_pipeline.validation.contract_registry import SHIPPED
@@ -44,28 +44,26 @@ def measure() -> Iterator[Figure]:
         ledger = stack.enter_context(Ledger.opened(settings.database_url))
         last = FIRST_DAY + timedelta(days=SHAPE.days)
         now = datetime(last.year, last.month, last.day, 13, tzinfo=UTC)
-        days = DaysTable(ledger=ledger, settings=settings, now=lambda: now)
+        tables = CompletenessTables(ledger=ledger, settings=settings, now=lambda: now)
         started = time.process_time()
-        days.publish_all()
+        tables.publish_all()
         built = time.process_time() - started
-        yield from _measure_changes(ledger, days, load)
-        yield from _measure_reader(days, built)
+        yield from _measure_changes(ledger, tables, load)
+        yield from _measure_reader(tables, built)
 
 
-def _measure_changes(ledger: Ledger, days: DaysTable, load: float) -> Iterator[Figure]:
+def _measure_changes(ledger: Ledger, tables: CompletenessTables, load: float) -> Iterator[Figure]:
     keys = _choose_keys()
-    one = _measure(
-        days, lambda number: ledger.actions.execute(Action.WITHDRAW, [keys[number]], action_request(f"one-{number}"))
-    )
+    one = _measure(tables, lambda number: _withdraw(ledger, keys[number], f"one-{number}"))
     yield Figure(
-        name="CPU time of writing one changed day of 1,000,000 into the table days",
+        name="CPU time of writing one changed day of 1,000,000 into the tables",
         value=one * 1000,
         unit="ms",
         limit=MOST_FOR_ONE_DAY,
     )
-    thousand = _measure(days, lambda number: _load(ledger, keys[ROUNDS : ROUNDS + CHANGED], f"again-{number}"))
+    thousand = _measure(tables, lambda number: _load(ledger, keys[ROUNDS : ROUNDS + CHANGED], f"again-{number}"))
     yield Figure(
-        name=f"CPU time of writing {CHANGED:,} loaded days of 1,000,000 into the table days "
+        name=f"CPU time of writing {CHANGED:,} loaded days of 1,000,000 into the tables "
         f"({thousand * 1000:.0f} ms), beside judging and loading them ({load:.2f} s)",
         value=thousand / load,
         unit="times",
@@ -73,11 +71,11 @@ def _measure_changes(ledger: Ledger, days: DaysTable, load: float) -> Iterator[F
     )
 
 
-def _measure_reader(days: DaysTable, built: float) -> Iterator[Figure]:
+def _measure_reader(tables: CompletenessTables, built: float) -> Iterator[Figure]:
     def open_and_count(_number: int) -> None:
-        with connect_with_delta(days.table.location) as connection:
+        with connect_with_delta(tables.days.table.location) as connection:
             query = "SELECT count(*), count(*) FILTER (is_readable) FROM delta_scan(?)"
-            assert connection.execute(query, [days.table.uri]).fetchall()[0][0] > 10**6 * 0.9
+            assert connection.execute(query, [tables.days.table.uri]).fetchall()[0][0] > 10**6 * 0.9
 
     yield measure_time(
         f"opening days of 1,000,000 rows in a new DuckDB and counting them (first written in {built:.0f} CPU s)",
@@ -87,15 +85,15 @@ def _measure_reader(days: DaysTable, built: float) -> Iterator[Figure]:
     )
 
 
-def _measure(days: DaysTable, change: Callable[[int], object]) -> float:
+def _measure(tables: CompletenessTables, change: Callable[[int], object]) -> float:
     """The median CPU seconds of publishing a change. One round only warms up."""
     seconds = []
     for number in range(ROUNDS):
         change(number)
         started = time.process_time()
-        changed = days.publish()
+        tables.publish_or_log()
         seconds.append(time.process_time() - started)
-        assert changed
+    assert all(table.count_behind() == 0 for table in tables.all)
     return statistics.median(seconds[1:])
 
 
@@ -108,6 +106,10 @@ def _choose_keys() -> list[PartitionKey]:
         for each in SHAPE.partitions()
         if each.logical_date in days and each.kind == "plain" and each.query_name in QUERIES[:2]
     ]
+
+
+def _withdraw(ledger: Ledger, partition: PartitionKey, action_id: str) -> None:
+    ledger.actions.execute(Action.WITHDRAW, [partition], action_request(action_id))
 
 
 def _load(ledger: Ledger, keys: Sequence[PartitionKey], run_id: str) -> None:
@@ -139,15 +141,14 @@ def _measure_load(home: Path) -> float:
     runs = [each.seal.run for each in write_runs(Path(settings.raw_location), customers=CHANGED, days=4, rows=5)]
     seconds = []
     with Ledger.opened(settings.database_url) as ledger:
-        days = DaysTable(ledger=ledger, settings=settings)
-        days.publish()
+        tables = CompletenessTables(ledger=ledger, settings=settings)
         pipeline = Pipeline(
             start_spark=lambda: spark,
             raw=RawRuns(settings.raw_location),
             ledger=ledger,
             warehouse=Warehouse(settings.warehouse_location),
             contracts=SHIPPED,
-            days=days,
+            tables=tables,
         )
         for day in sorted({run.key.logical_date for run in runs}):
             group = [run for run in runs if run.key.logical_date == day]

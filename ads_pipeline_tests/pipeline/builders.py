@@ -22,7 +22,7 @@ from ads_pipeline.lake.storage.open_store import open_store
 from ads_pipeline.lake.warehouse.replacement import Warehouse
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.sql.ledger_values import DayWindow
-from ads_pipeline.pipeline.completeness.days_table import DaysTable
+from ads_pipeline.pipeline.completeness.completeness_tables import CompletenessTables
 from ads_pipeline.pipeline.days import day_conditions
 from ads_pipeline.pipeline.loading import LoadResult
 from ads_pipeline.pipeline.pipeline import Pipeline
@@ -83,7 +83,7 @@ class LocalDeployment:
             ledger=self.ledger,
             warehouse=self.warehouse,
             contracts=self.contracts,
-            days=self.days,
+            tables=self.tables,
             report_progress=self.report_progress,
         )
 
@@ -93,8 +93,8 @@ class LocalDeployment:
         return replace(settings, lake=self.lake or settings.lake)  # a bucket would need a ledger in Postgres
 
     @property
-    def days(self) -> DaysTable:
-        return DaysTable(ledger=self.ledger, settings=self.settings)
+    def tables(self) -> CompletenessTables:
+        return CompletenessTables(ledger=self.ledger, settings=self.settings)
 
     @property
     def readers(self) -> Readers:

@@ -105,14 +105,14 @@ def run_work(deployment: LocalDeployment, crash_point: CrashPoint) -> None:
     """A demotion and a withdrawal, then a load with an invalid partition beside valid ones."""
     ledger: Any = CrashingProxy(deployment.ledger, crash_point)
     warehouse: Any = CrashingProxy(deployment.warehouse, crash_point)
-    days: Any = CrashingProxy(deployment.days, crash_point)
+    tables: Any = CrashingProxy(deployment.tables, crash_point)
     pipeline = LocalPipeline(
         start_spark=lambda: deployment.spark,
         raw=deployment.raw,
         ledger=ledger,
         warehouse=warehouse,
         contracts=SHIPPED,
-        days=days,
+        tables=tables,
     )
     pipeline.validation.judge([Run(key=CORRUPTED, run_id="r1")], validation_id="again")
     pipeline.withdrawing.withdraw([WITHDRAWN], action_request())
@@ -133,7 +133,7 @@ def assert_only_readable_rows(deployment: LocalDeployment) -> None:
 
 def find_readable_days(deployment: LocalDeployment) -> set[PartitionKey]:
     """The days that the table `days` says are readable."""
-    table = DeltaTable(deployment.days.table.uri).to_pyarrow_table(
+    table = DeltaTable(deployment.tables.days.table.uri).to_pyarrow_table(
         columns=["customer_id", "logical_date", "is_readable"]
     )
     return {key_of(row["customer_id"], row["logical_date"]) for row in table.to_pylist() if row["is_readable"]}
@@ -180,7 +180,7 @@ def test_one_reconciliation_repairs_a_crash_at_any_step(
     assert_only_readable_rows(deployment)
     deployment.reconciliation.repair(DayWindow(source="google_ads", query_name="campaign_daily"))
     assert deployment.differences() == [], crash_point.last
-    deployment.days.publish_all()
+    deployment.tables.publish_all()
     assert_only_readable_rows(deployment)
     assert find_readable_days(deployment) == set(visible_runs(deployment))
     run_work(deployment, CrashPoint(at=-1))

@@ -131,14 +131,14 @@ class PipelineOperations(RuleBasedStateMachine):
         crash_point = CrashPoint(at=at)
         ledger: Any = CrashingProxy(self.deployment.ledger, crash_point)
         warehouse: Any = CrashingProxy(self.deployment.warehouse, crash_point)
-        days: Any = CrashingProxy(self.deployment.days, crash_point)
+        tables: Any = CrashingProxy(self.deployment.tables, crash_point)
         return LocalPipeline(
             start_spark=lambda: self.spark,
             raw=self.deployment.raw,
             ledger=ledger,
             warehouse=warehouse,
             contracts=SHIPPED,
-            days=days,
+            tables=tables,
         )
 
     def _seal(self, valid: list[PartitionKey], invalid: list[PartitionKey]) -> list[Run]:

@@ -51,7 +51,7 @@ def pipeline_without_spark(deployment: LocalDeployment, **replaced: Any) -> Loca
     parts: dict[str, Any] = {
         "ledger": deployment.ledger,
         "warehouse": deployment.warehouse,
-        "days": deployment.days,
+        "tables": deployment.tables,
     } | replaced
     return LocalPipeline(start_spark=start_spark, raw=deployment.raw, contracts=deployment.contracts, **parts)
 

@@ -35,14 +35,19 @@ AS_OF: Final = "as_of"  # when a row was described; rows that differ in nothing 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowLayout:
-    """The columns of a table's files, without the partition columns, and those that order and identify the rows."""
+    """The columns of a table's files, without the partition columns, and those that order and identify the rows.
+
+    Partition columns are texts, unless `dates`.
+    """
 
     schema: pa.Schema
     key: tuple[str, ...]
+    dates: bool = False
 
     def columns(self, table: WarehouseTable) -> tuple[TableColumn, ...]:
         """All columns of the table."""
-        partitions = [pa.field(name, pa.string()) for name in table.partition_columns]
+        kind = pa.date32() if self.dates else pa.string()
+        partitions = [pa.field(name, kind) for name in table.partition_columns]
         return read_delta_columns(DeltaSchema.from_arrow(pa.schema([*self.schema, *partitions])))
 
 
@@ -61,6 +66,15 @@ class ChangedPartition:
     partition: Partition
     rows: pa.Table
     changed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NextRows:
+    """The files that a commit adds and removes, and how many rows it changes."""
+
+    added: tuple[AddAction, ...] = ()
+    removed: tuple[DataFile, ...] = ()
+    changed: int = 0
 
 
 def open_rows(table: WarehouseTable, layout: RowLayout) -> TableSnapshot:
@@ -98,20 +112,28 @@ def find_changed(
             yield ChangedPartition(partition=partition, rows=pa.concat_tables([kept, rows]), changed=changed)
 
 
-def commit_rows(
-    snapshot: TableSnapshot, layout: RowLayout, changed: Sequence[ChangedPartition], marks: Mapping[str, int]
-) -> bool:
-    """Write the partitions and commit them. False when another commit came first: then find the changes again.
+def write_rows(snapshot: TableSnapshot, layout: RowLayout, changed: Iterable[ChangedPartition]) -> NextRows:
+    """Write the files of these partitions, one after the other. No reader sees them before the commit."""
+    added, partitions, count = list[AddAction](), set[Partition](), 0
+    for each in changed:
+        partitions.add(each.partition)
+        count += each.changed
+        if len(each.rows):
+            added.append(_write(snapshot.table, layout, each.partition, each.rows))
+    removed = tuple(file for file in snapshot.files if file.partition in partitions)
+    return NextRows(added=tuple(added), removed=removed, changed=count)
+
+
+def commit_rows(snapshot: TableSnapshot, rows: NextRows, marks: Mapping[str, int]) -> bool:
+    """Commit the files. False when another commit came first: then find the changes again.
 
     The files of a commit that lost are deleted. While its outcome is unknown they stay, and vacuum removes them.
     """
-    table, partitions = snapshot.table, {each.partition for each in changed}
-    added = [_write(table, layout, each.partition, each.rows) for each in changed if len(each.rows)]
-    removed = [file for file in snapshot.files if file.partition in partitions]
-    outcome = commit_files(snapshot, removed=removed, added=added, token=uuid.uuid4().hex, marks=marks)
+    token = uuid.uuid4().hex
+    outcome = commit_files(snapshot, removed=rows.removed, added=rows.added, token=token, marks=marks)
     if outcome is CommitOutcome.LOST:
-        for action in added:
-            table.store.delete(table.name_of(action.path))
+        for action in rows.added:
+            snapshot.table.store.delete(snapshot.table.name_of(action.path))
     return outcome is CommitOutcome.COMMITTED
 
 

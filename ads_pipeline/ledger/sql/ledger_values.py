@@ -117,6 +117,20 @@ class LoadRecord:
     is_shown: bool
 
 
+class RecordedLoad(NamedTuple):
+    """A row of the load records. A tuple, because there may be millions."""
+
+    source: str
+    customer_id: str
+    query_name: str
+    logical_date: date
+    run_id: str
+    schema_version: str
+    record_count: int
+    table_version: int
+    loaded_at: datetime
+
+
 class VisibleRun(NamedTuple):
     """A run that readers may see. `is_current`: no newer run is accepted. A tuple, because there may be millions."""
 

@@ -1,6 +1,6 @@
 """Reads what readers may see: warehouse pointers, publication statuses, and unfinished demotions and withdrawals."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import date, datetime
 from typing import Final
 
@@ -9,7 +9,13 @@ import sqlalchemy as sa
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import Outcome, Verdict
 from ads_pipeline.ledger.sql import database
-from ads_pipeline.ledger.sql.ledger_tables import Instant, load_records, partition_state, warehouse_pointer
+from ads_pipeline.ledger.sql.ledger_tables import (
+    Instant,
+    instant_text,
+    load_records,
+    partition_state,
+    warehouse_pointer,
+)
 from ads_pipeline.ledger.sql.ledger_values import (
     DayChanges,
     DayWindow,
@@ -19,6 +25,7 @@ from ads_pipeline.ledger.sql.ledger_values import (
     Pointer,
     PublicationStatus,
     PublishedRun,
+    RecordedLoad,
     StateFilter,
     VisibleRun,
     VisibleRuns,
@@ -40,6 +47,7 @@ from ads_pipeline.ledger.sql.statements import (
     KEY_COLUMNS,
     RUN_COLUMNS,
     Statement,
+    query,
     query_days,
     select_given,
 )
@@ -136,6 +144,7 @@ _OPEN_REMOVALS: Final = """
         AND request IS {kind}
     ORDER BY started_at, source, customer_id, query_name, logical_date, run_id
     """
+_STREAMED: Final = {"yield_per": 10_000}
 READ_POINTERS: Final = select_given(warehouse_pointer)
 # The run of each pointer, with its first load and the figures of its last acceptance.
 _PUBLISHED_RUNS: Final = Statement(
@@ -178,6 +187,22 @@ READABLE_RUNS: Final = Statement(
     FROM given JOIN partition_state USING (source, customer_id, query_name, logical_date)
     WHERE {IS_PUBLISHABLE} AND {is_accepted("given")}
     """,
+)
+
+# The load records of the given partitions since a time, and all of a source in the order of time.
+_LOADS_SINCE: Final = Statement(
+    "loads_since",
+    {**KEY_COLUMNS, "earliest": "instant"},
+    """
+    SELECT load_records.* FROM given JOIN load_records USING (source, customer_id, query_name, logical_date)
+    WHERE loaded_at >= given.earliest
+    """,
+)
+_LOADS_IN_ORDER: Final = query(
+    """
+    SELECT * FROM load_records WHERE source = :source
+    ORDER BY loaded_at, source, customer_id, query_name, logical_date, run_id
+    """
 )
 
 # How often each given run could not be loaded. Runs without a failed load are left out.
@@ -241,6 +266,17 @@ class Publications:
             statement = statement.where(sa.tuple_(*position) > sa.tuple_(*start))
         rows = database.fetch(self._engine, statement.order_by(*position).limit(limit))
         return [LoadRecord(run=decode_run(row), **pick_fields(LoadRecord, row, "run")) for row in rows]
+
+    def loads_since(self, keys: Iterable[PartitionKey], since: datetime) -> Iterator[RecordedLoad]:
+        """Yield the load records of these partitions from a time on, in no order."""
+        given = ((*encode_key(key), instant_text(since)) for key in keys)
+        yield from map(RecordedLoad._make, _LOADS_SINCE.fetch(self._engine, given))
+
+    def all_loads(self, source: str) -> Iterator[RecordedLoad]:
+        """Yield every load record of a source in the order of time, as of one moment."""
+        with database.open_snapshot(self._engine) as connection:
+            rows = connection.execute(_LOADS_IN_ORDER, {"source": source}, execution_options=_STREAMED)
+            yield from map(RecordedLoad._make, rows)
 
     def readable_runs(self, candidates: Iterable[Run]) -> set[Run]:
         """Return the candidates whose rows readers may see, provided that the warehouse holds them."""

@@ -81,7 +81,7 @@ def build_readable_sensor(
             changes = _find_changes(context, sensor_resources, partitions, query_names, since, rules)
             known = _select_known(names, context.instance, partitions, changes, query_names, at)
             if changes.has_other_runs or changes.due or changes.cleared:
-                _publish_days(sensor_resources, changes)
+                _publish_tables(sensor_resources, changes)
             described = describe_days(sensor_resources.ledger, known, rules)
             found = list(_build_requests(names, partitions, described, changes))
         requests = [request for request in found if request.run_key not in recent_keys]
@@ -106,11 +106,11 @@ def build_readable_sensor(
     return readable_changes
 
 
-def _publish_days(resources: SensorResources, changes: Changes) -> None:
-    """Write the table `days`. Without the table, a run or `reconcile` writes it first: that may take minutes."""
-    from ads_pipeline.pipeline.completeness.days_table import DaysTable  # noqa: PLC0415 - it loads Arrow and Delta
+def _publish_tables(resources: SensorResources, changes: Changes) -> None:
+    """Write `days` and the tables beside it. A run or `reconcile` writes a new one: that may take minutes."""
+    from ads_pipeline.pipeline.completeness import completeness_tables  # noqa: PLC0415 - it loads Arrow and Delta
 
-    DaysTable(ledger=resources.ledger, settings=resources.settings).publish_if_present(
+    completeness_tables.CompletenessTables(ledger=resources.ledger, settings=resources.settings).publish_if_present(
         changes.due | changes.changed | changes.cleared.keys()
     )
 

@@ -1,43 +1,22 @@
-"""Keeps the table `days` as the ledger says: one row for each expected day of a customer and query.
-
-Whoever changes days calls `publish`, and passes no list of what it changed: the table's log says up to which event it
-has seen the ledger. The newest version is opened before the ledger is read, and a commit directly follows it. So no
-version holds older knowledge than the one before.
-"""
+"""The table `days`: one row for each expected day of a customer and query, as the ledger says it now."""
 
 import logging
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 from functools import partial
-from hashlib import sha256
-from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 import pyarrow as pa
 
-from ads_pipeline.domain.errors import AdsPipelineError, FilesDamaged, LogDamaged, TableContended
+from ads_pipeline.domain.errors import FilesDamaged, LogDamaged
 from ads_pipeline.domain.log_lines import LogEvent, log_event
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.warehouse_names import DAYS
-from ads_pipeline.lake.completeness.keyed_rows import (
-    Partition,
-    RowChange,
-    commit_rows,
-    find_changed,
-    open_rows,
-    read_rows,
-)
-from ads_pipeline.lake.warehouse.commit_races import MAX_COMMIT_ATTEMPTS, pause
-from ads_pipeline.lake.warehouse.delta_commits import TableSnapshot, open_table, read_mark
-from ads_pipeline.lake.warehouse.error_translation import translate_errors
-from ads_pipeline.lake.warehouse.table_values import WarehouseTable
-from ads_pipeline.ledger.events.new_events import COMMIT_DELAY
-from ads_pipeline.ledger.ledger import LedgerReader
+from ads_pipeline.lake.completeness.keyed_rows import Partition, RowChange, read_rows
+from ads_pipeline.lake.warehouse.delta_commits import TableSnapshot
 from ads_pipeline.ledger.sql.ledger_values import DayWindow
-from ads_pipeline.ledger.write_steps.transactions import Clock
 from ads_pipeline.pipeline.completeness.day_rows import (
     LAYOUT,
     list_expected,
@@ -46,105 +25,18 @@ from ads_pipeline.pipeline.completeness.day_rows import (
     read_window_rows,
     row_key,
 )
+from ads_pipeline.pipeline.completeness.ledger_table import Changes, LedgerTable, Since, digest
 from ads_pipeline.pipeline.days.day_conditions import DayRules
 from ads_pipeline.pipeline.days.deadlines import find_due
-from ads_pipeline.settings.query_file import GoogleApis
 
 _LOG: Final = logging.getLogger(__name__)
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND: Final = timedelta(microseconds=1)
-_COMPARED: Final = "compared"  # the mark of the last comparison of everything
-_COMPARED_AFTER: Final = timedelta(days=1)
-
-Changes = Iterator[tuple[Partition, RowChange]]
+_WAITS: Final = "waits"  # the mark of the parkings and holds
 
 
-class TableSettings(Protocol):
-    """The settings of a deployment that decide about its days, and where its warehouse is."""
-
-    @property
-    def google_apis(self) -> GoogleApis: ...
-
-    @property
-    def queries_file(self) -> Path: ...
-
-    @property
-    def warehouse_location(self) -> str: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Marks:
-    """What a version of the table has seen: events up to a time, deadlines up to a time, and a digest of the waits.
-
-    The log of the table stores them as numbers.
-    """
-
-    events: int
-    as_of: int
-    waits: int
-
-    @classmethod
-    def of_snapshot(cls, snapshot: TableSnapshot) -> "Marks | None":
-        """The marks of the last commit, or None for a new table."""
-        marks = {each.name: read_mark(snapshot, each.name) for each in fields(cls)}
-        known = {name: mark for name, mark in marks.items() if mark is not None}
-        return cls(**known) if len(known) == len(marks) else None
-
-
-class DaysTable:
+class DaysTable(LedgerTable):
     """The table `days` of one deployment."""
 
-    def __init__(self, *, ledger: LedgerReader, settings: TableSettings, now: Clock | None = None) -> None:
-        self._ledger, self._settings = ledger, settings
-        self._now: Clock = now or (lambda: datetime.now(UTC))
-        source = settings.google_apis.source
-        self.table = WarehouseTable(location=settings.warehouse_location, source=source, query_name=DAYS)
-
-    def publish(self, also: Collection[PartitionKey] = ()) -> int:
-        """Write the days that changed since the last version. Gives the number of changed rows.
-
-        The days in `also` are described too, whatever the log of events says. A table that does not exist, or has
-        seen events that the ledger does not have, is compared as a whole.
-        Raises WarehouseUnavailable when the table cannot be written, and TableContended after 20 lost races.
-        """
-        return self._publish(also, everything=False)
-
-    def publish_all(self) -> int:
-        """Compare every expected day, and write those that differ. Replaces a damaged table.
-
-        The log stores when it was done, so that this makes a version also without a difference.
-        """
-        try:
-            return self._publish((), everything=True)
-        except LogDamaged as error:
-            log_event(_LOG, LogEvent.FILES_DAMAGED, table=self.table, problem=error.problem)
-            for file in list(self.table.store.list(self.table.folder)):
-                self.table.store.delete(file.name)
-            return self._publish((), everything=True)
-
-    def publish_due(self) -> int:
-        """Compare everything once a day, and otherwise do the same as `publish`."""
-        with suppress(LogDamaged), translate_errors(self.table):
-            snapshot = open_table(self.table)
-            last = None if snapshot is None else read_mark(snapshot, _COMPARED)
-            if last is not None and timedelta(0) <= self._now() - _to_time(last) < _COMPARED_AFTER:
-                return self.publish()
-        return self.publish_all()
-
-    def publish_or_log(self, also: Collection[PartitionKey] = ()) -> None:
-        """Do the same as `publish` after a change that has happened already. An error is logged.
-
-        Until `reconcile` or a later change repairs it, the table is behind. It names no day as readable that is not.
-        """
-        try:
-            self.publish(also)
-        except AdsPipelineError as error:
-            log_event(_LOG, LogEvent.DAYS_BEHIND, table=self.table, problem=str(error))
-
-    def publish_if_present(self, also: Collection[PartitionKey]) -> None:
-        """Do the same, unless there is no table: then every day would have to be described."""
-        if self.table.store.has_files(self.table.folder):
-            self.publish_or_log(also)
+    name, layout = DAYS, LAYOUT
 
     def publish_before_removal(self, keys: Collection[PartitionKey]) -> None:
         """Write that these days are not readable, before their rows are removed.
@@ -157,57 +49,23 @@ class DaysTable:
         except LogDamaged as error:
             log_event(_LOG, LogEvent.DAYS_BEHIND, table=self.table, problem=error.problem)
 
-    def count_behind(self) -> int | None:
-        """The number of rows that `publish` would change. None when there is no table. Nothing is written."""
-        with translate_errors(self.table):
-            snapshot = open_table(self.table)
-            if snapshot is None:
-                return None
-            _marks, changes = self._find_changes(snapshot, (), everything=False)
-            return sum(each.changed for each in find_changed(snapshot, LAYOUT, changes))
-
-    def _publish(self, also: Collection[PartitionKey], *, everything: bool) -> int:
-        with translate_errors(self.table):
-            for attempt in range(MAX_COMMIT_ATTEMPTS):
-                snapshot = open_rows(self.table, LAYOUT)
-                try:
-                    marks, changes = self._find_changes(snapshot, also, everything=everything)
-                    changed = list(find_changed(snapshot, LAYOUT, changes))
-                except FilesDamaged as error:  # raised only while a part of the days is described
-                    log_event(_LOG, LogEvent.FILES_DAMAGED, table=self.table, problem=error.problem)
-                    everything = True
-                    continue
-                if not changed and not everything and Marks.of_snapshot(snapshot) is not None:
-                    return 0
-                compared = {_COMPARED: marks.as_of} if everything else {}
-                if commit_rows(snapshot, LAYOUT, changed, asdict(marks) | compared):
-                    return sum(each.changed for each in changed)
-                pause(attempt)
-        raise TableContended(str(self.table), f"others committed first {MAX_COMMIT_ATTEMPTS} times; try again")
+    def _read_marks(self) -> Mapping[str, int]:
+        parkings = self._ledger.retry_queue.list_parkings(self.source)
+        return {_WAITS: digest(parkings, self._ledger.quota.list_holds(self.source))}
 
     def _find_changes(
-        self, snapshot: TableSnapshot, also: Collection[PartitionKey], *, everything: bool
-    ) -> tuple[Marks, Changes]:
-        """The new marks, and the partitions that may have changed since the last commit."""
-        apis, now = self._settings.google_apis, self._now()
-        newest = self._ledger.events.get_newest().at
+        self, snapshot: TableSnapshot, since: Since | None, also: Collection[PartitionKey], now: datetime
+    ) -> Changes:
         rules = DayRules.read(self._ledger, self._settings, now=now)
-        marks = Marks(
-            events=0 if newest is None else _to_number(newest),
-            as_of=_to_number(now),
-            waits=_digest(self._ledger.retry_queue.list_parkings(apis.source), rules.holds),
-        )
-        last = Marks.of_snapshot(snapshot)
-        if everything or last is None or marks.events < last.events:
-            return marks, self._describe_all(snapshot, rules)
-        since = min(_to_time(last.events), now) - COMMIT_DELAY
-        changed = self._ledger.events.list_changed_partitions(self._ledger.events.list_changed_runs(since), since)
-        keys = {key for key in (*changed, *also) if key.source == apis.source}
-        keys.update(find_due(self._ledger, apis.source, list(apis.queries), _to_time(last.as_of), rules))
+        if since is None:
+            yield from self._describe_all(snapshot, rules)
+            return
+        keys = self._list_changed(since) | {key for key in also if key.source == self.source}
+        keys.update(find_due(self._ledger, self.source, list(self._settings.google_apis.queries), since.as_of, rules))
         keys.update(self._find_unlisted(snapshot, keys, rules))
-        if marks.waits != last.waits:
+        if self._read_marks()[_WAITS] != since.marks[_WAITS]:
             keys.update(self._find_waiting(snapshot))
-        return marks, self._describe(keys, rules)
+        yield from self._describe(keys, rules)
 
     def _describe(self, keys: Iterable[PartitionKey], rules: DayRules) -> Changes:
         """The rows of these days in place of the ones that the table has."""
@@ -287,16 +145,3 @@ def _list_months(first: date, last: date) -> Iterator[tuple[date, date]]:
         following = (month + timedelta(days=31)).replace(day=1)
         yield month, following - timedelta(days=1)
         month = following
-
-
-def _to_number(moment: datetime) -> int:
-    """Microseconds since 1970."""
-    return (moment - _EPOCH) // _MICROSECOND
-
-
-def _to_time(number: int) -> datetime:
-    return _EPOCH + number * _MICROSECOND
-
-
-def _digest(*values: object) -> int:
-    return int.from_bytes(sha256(repr(values).encode()).digest()[:7])

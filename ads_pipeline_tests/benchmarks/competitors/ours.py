@@ -15,7 +15,7 @@ from ads_pipeline.domain.partition import Run, parse_run_path
 from ads_pipeline.lake.raw.landing import RawRuns
 from ads_pipeline.lake.warehouse.replacement import Warehouse
 from ads_pipeline.ledger.ledger import Ledger
-from ads_pipeline.pipeline.completeness.days_table import DaysTable
+from ads_pipeline.pipeline.completeness.completeness_tables import CompletenessTables
 from ads_pipeline.pipeline.pipeline import Pipeline
 from ads_pipeline.pipeline.registered_seals import SealRegister
 from ads_pipeline.settings.environment import read_settings
@@ -74,7 +74,7 @@ class WithLedger:
             ledger=ledger,
             warehouse=warehouse,
             contracts=SHIPPED,
-            days=DaysTable(ledger=ledger, settings=read_settings({"ADS_PIPELINE_HOME": str(batch.home)})),
+            tables=CompletenessTables(ledger=ledger, settings=read_settings({"ADS_PIPELINE_HOME": str(batch.home)})),
             seals=seals,
         )
         keys = [run.key for run in runs]

@@ -11,6 +11,7 @@ from deltalake import DeltaTable
 
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.ledger.write_steps.transactions import Clock
+from ads_pipeline.pipeline.completeness.completeness_tables import CompletenessTables
 from ads_pipeline.pipeline.completeness.days_table import DaysTable
 from ads_pipeline.settings.environment import read_settings
 
@@ -31,6 +32,17 @@ class Home:
         return DaysTable(
             ledger=self.ledger, settings=read_settings({"ADS_PIPELINE_HOME": str(self.path)}), now=self.now
         )
+
+    @property
+    def tables(self) -> CompletenessTables:
+        return CompletenessTables(
+            ledger=self.ledger, settings=read_settings({"ADS_PIPELINE_HOME": str(self.path)}), now=self.now
+        )
+
+    def read_table(self, name: str) -> list[Row]:
+        """The rows of a table, in the order of their times or customers."""
+        rows = DeltaTable(str(self.path / "warehouse/google_ads" / name)).to_pyarrow_table().to_pylist()
+        return sorted(rows, key=lambda row: (str(row.get("at") or row.get("loaded_at")), row["customer_id"]))
 
     @property
     def table(self) -> DeltaTable:

@@ -323,7 +323,7 @@ def test_lost_race_describes_the_days_again(home: Home, monkeypatch: pytest.Monk
         return commit_rows(*args)
 
     load(home, key(day=4))
-    monkeypatch.setattr("ads_pipeline.pipeline.completeness.days_table.commit_rows", commit_second)
+    monkeypatch.setattr("ads_pipeline.pipeline.completeness.ledger_table.commit_rows", commit_second)
     home.days.publish()
     assert row_of(home, key(day=1))["is_readable"] is False
     assert row_of(home, key(day=4))["is_readable"] is True

@@ -9,7 +9,7 @@ from ads_pipeline.lake.raw.landing import RawRuns
 from ads_pipeline.lake.warehouse.replacement import Warehouse
 from ads_pipeline.ledger.ledger import Ledger
 from ads_pipeline.operations.cli.command_line.output import terminal_progress
-from ads_pipeline.pipeline.completeness.days_table import DaysTable
+from ads_pipeline.pipeline.completeness.completeness_tables import CompletenessTables
 from ads_pipeline.pipeline.pipeline import Pipeline
 from ads_pipeline.settings.environment import Settings
 from ads_pipeline.spark.quiet_start import quiet_start
@@ -36,7 +36,7 @@ def open_pipeline(settings: Settings, ledger: Ledger) -> Iterator[Pipeline]:
             ledger=ledger,
             warehouse=Warehouse(settings.warehouse_location),
             contracts=read_contracts(settings.queries_file, settings.google_apis),
-            days=DaysTable(ledger=ledger, settings=settings),
+            tables=CompletenessTables(ledger=ledger, settings=settings),
             show_text=settings.sample_text,
             report_progress=terminal_progress(),
         )

@@ -76,7 +76,7 @@ def _open_performer(
     with open_pipeline(settings, ledger) as pipeline:
         try:
             yield row_performer(action, pipeline, ledger.states)
-            pipeline.days.publish_or_log()
+            pipeline.tables.publish_or_log()
         except AdsPipelineError:
             what = (
                 f"action {request.action_id} was interrupted: what it has hidden may stay in plain Delta until "

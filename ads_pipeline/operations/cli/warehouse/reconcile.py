@@ -22,7 +22,7 @@ from ads_pipeline.ledger.sql.ledger_values import DayWindow
 from ads_pipeline.operations.cli.command_line.output import Column, fields_of, table_of, write_results
 from ads_pipeline.operations.cli.command_line.parsing import open_ledger, open_ledger_for_writing
 from ads_pipeline.operations.cli.command_line.spark_pipeline import open_pipeline
-from ads_pipeline.pipeline.completeness.days_table import DaysTable
+from ads_pipeline.pipeline.completeness.completeness_tables import CompletenessTables
 from ads_pipeline.pipeline.days.day_conditions import DayRules, describe_days
 from ads_pipeline.pipeline.days.next_steps import find_next_commands
 from ads_pipeline.pipeline.days.staleness import publish_statuses
@@ -86,8 +86,10 @@ def repair(settings: Settings, names: Sequence[str], *, as_json: bool) -> bool:
                 text = printable(f"{difference}: {cause}")
                 print(f"left: {text}; next: {steps[difference.key]}", file=sys.stderr)  # noqa: T201
         publish_statuses(ledger, settings.google_apis, settings.status_file, now=datetime.now(UTC))
-        if days := DaysTable(ledger=ledger, settings=settings).publish_all():
-            notes.append(f"days: {count_of(days, 'row')} of the table written again")
+        written = CompletenessTables(ledger=ledger, settings=settings).publish_all()
+        notes += [
+            f"{name}: {count_of(rows, 'row')} of the table written again" for name, rows in written.items() if rows
+        ]
     summary = f"{count_of(number, 'difference')} repaired" if differing else _none(names)
     _write({}, [*notes, summary + (f", {left:,} left" if left else "")], as_json=as_json)
     return left > 0
