@@ -7,6 +7,7 @@ DATE_COLUMN: Final = "logical_date"
 KEY_COLUMNS: Final = ("customer_id", "run_id", "schema_version")
 SEAL_COLUMNS: Final = ("currency_code", "extracted_at")  # from the seal of the run; null where the seal has none
 CURRENT_SUFFIX: Final = "_current"  # of the view that shows only current runs
+SETTLED_SUFFIX: Final = "_settled"  # of the view that shows only figures which the source no longer changes
 DAYS, ACCOUNTS, RESTATEMENTS, LOADS = "days", "accounts", "restatements", "loads"
 # The columns that partition the tables which no query has. Tables of queries are partitioned by their day.
 PARTITION_COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -24,7 +25,7 @@ _RESERVED_COLUMNS: Final = frozenset(
     )
 )
 _RESERVED_VIEWS: Final = frozenset(PARTITION_COLUMNS)
-_RESERVED_SUFFIXES: Final = (CURRENT_SUFFIX, "_latest", "_history", "_settled")
+_RESERVED_SUFFIXES: Final = (CURRENT_SUFFIX, SETTLED_SUFFIX, "_latest", "_history")
 
 
 def find_view_problem(query_name: str) -> str | None:

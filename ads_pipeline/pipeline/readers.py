@@ -4,15 +4,18 @@ Nothing here writes. Repair is in `pipeline.reconciliation`; missing days are li
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 from ads_pipeline.domain.errors import LogDamaged
 from ads_pipeline.domain.log_lines import LogEvent, log_event
 from ads_pipeline.domain.partition import PartitionKey
+from ads_pipeline.domain.warehouse_names import PARTITION_COLUMNS
 from ads_pipeline.lake.readers.visible_rows import TableView, leave_out_damaged, open_newest_version, read_with_spark
 from ads_pipeline.lake.warehouse.columns import LONG_TYPE, TableColumn
+from ads_pipeline.lake.warehouse.delta_commits import TableSnapshot
 from ads_pipeline.lake.warehouse.table_values import WarehouseTable
 from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.ledger.sql.ledger_values import DayWindow
@@ -70,19 +73,21 @@ class Readers:
     ) -> "duckdb.DuckDBPyConnection":
         """Open a DuckDB session with the views `<query>` and `<query>_current` for each query that has a table.
 
-        `<query>_current` shows only the rows where `is_current` is true. The session shows the rows of now: later it
-        refuses to read a day of which rows were withdrawn or demoted. Tables whose log is damaged have no view;
-        `on_damage` is called for each, and by default logs it.
+        `<query>_current` shows only the rows where `is_current` is true, and `<query>_settled` those that the source
+        no longer changes. The tables `days`, `accounts`, `restatements` and `loads` are views as well. The session
+        shows the rows of now: later it refuses to read a day of which rows were withdrawn or demoted. Tables whose
+        log is damaged have no view; `on_damage` is called for each, and by default logs it.
         """
-        views = list[TableView]()
+        views, own_tables = list[TableView](), list[TableSnapshot]()
         for query_name in query_names:
-            try:
+            with _reporting(on_damage):
                 view = self._open_view(query_name)
-            except LogDamaged as error:
-                on_damage(error)
-                continue
-            views += [] if view is None else [view]
-        return _connect(views)
+                views += [] if view is None else [view]
+        for name in PARTITION_COLUMNS:  # after the rows, so that no row is shown of which `days` knows nothing yet
+            with _reporting(on_damage):
+                snapshot = open_newest_version(self._table(name))
+                own_tables += [] if snapshot is None else [snapshot]
+        return _connect(views, own_tables)
 
     def sum_per_partition(self, query_name: str, column: str, *, since: date, until: date) -> dict[PartitionKey, int]:
         """Sum a column of integers per visible partition, without a limit on the sum.
@@ -105,13 +110,16 @@ class Readers:
         rows = _read_undamaged(view, statement, [since, until])
         return {view.snapshot.table.partition_key(customer, day): total for customer, day, total in rows}
 
+    def _table(self, name: str) -> WarehouseTable:
+        return WarehouseTable(location=self._location, source=self._source, query_name=name)
+
     def _open_view(self, query_name: str, *, since: date = date.min, until: date = date.max) -> TableView | None:
         """Pair a table version with visible runs that were published no later than it.
 
         A partition that is loaded between the two reads would otherwise show neither its old nor its new rows.
         """
         window = DayWindow(source=self._source, query_name=query_name, since=since, until=until)
-        table = WarehouseTable(location=self._location, source=self._source, query_name=query_name)
+        table = self._table(query_name)
         for _attempt in range(MAX_VERSION_READS):
             snapshot = open_newest_version(table)
             if snapshot is None:
@@ -121,6 +129,14 @@ class Readers:
             if visible.table_version <= snapshot.version:
                 break
         return view  # a table restored from a backup may stay older; `reconcile` reports what it lacks
+
+
+@contextmanager
+def _reporting(on_damage: Callable[[LogDamaged], None]) -> Iterator[None]:
+    try:
+        yield
+    except LogDamaged as error:
+        on_damage(error)
 
 
 def _read_undamaged(view: TableView, statement: str, values: Sequence[Any]) -> list[Any]:
@@ -138,7 +154,9 @@ def _read_undamaged(view: TableView, statement: str, values: Sequence[Any]) -> l
             view = undamaged
 
 
-def _connect(views: Iterable[TableView], *, lasts: bool = True) -> "duckdb.DuckDBPyConnection":
+def _connect(
+    views: Iterable[TableView], own_tables: Sequence[TableSnapshot] = (), *, lasts: bool = True
+) -> "duckdb.DuckDBPyConnection":
     from ads_pipeline.lake.readers.sql_session import connect_duckdb  # noqa: PLC0415 - it loads pandas
 
-    return connect_duckdb(views, lasts=lasts)
+    return connect_duckdb(views, own_tables, lasts=lasts)

@@ -184,7 +184,7 @@ def table_version_count(deployment: LocalDeployment) -> int:
 def visible_runs(deployment: LocalDeployment, view: str = QUERY) -> dict[PartitionKey, str]:
     """Map each partition to the run that readers see through DuckDB."""
     with deployment.readers.connect([QUERY]) as connection:
-        if not connection.execute("SHOW TABLES").fetchall():
+        if (QUERY,) not in connection.execute("SHOW TABLES").fetchall():
             return {}
         return _runs(connection, f"SELECT DISTINCT customer_id, logical_date, run_id FROM {view}")
 

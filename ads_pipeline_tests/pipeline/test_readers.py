@@ -20,6 +20,7 @@ from ads_pipeline_tests.lake.warehouse.builders import read_with_duckdb
 from ads_pipeline_tests.ledger.builders import action_request, rejection
 from ads_pipeline_tests.pipeline.builders import (
     QUERY,
+    SOURCE,
     LocalDeployment,
     corrupt_payload,
     find_gaps,
@@ -42,6 +43,15 @@ def test_current_view_shows_only_current_runs(deployment_on_each_store: LocalDep
     assert visible_runs(deployment, CURRENT) == {key(2): "r1"}
     deployment.pipeline.loader.load([key(1)])
     assert visible_runs(deployment, CURRENT) == visible_runs(deployment) == {key(1): "r2", key(2): "r1"}
+
+
+def test_settled_view_shows_only_final_figures(deployment: LocalDeployment) -> None:
+    """Days of a known account whose report was extracted after the source had stopped changing them."""
+    account = Account(source=SOURCE, customer_id="1", status="ENABLED", time_zone="Europe/Berlin")
+    deployment.ledger.accounts.record(SOURCE, [account])
+    runs = [seal_run(deployment, each) for each in (key(1, day=1), key(1, day=31), key(2, day=1))]
+    deployment.pipeline.judge_and_load(runs)
+    assert visible_runs(deployment, f"{QUERY}_settled") == {key(1, day=1): "r1"}
 
 
 def test_load_between_two_reads_hides_no_partition(

@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 from hypothesis import Phase, given, settings
 
+from ads_pipeline.domain.errors import LogDamaged
 from ads_pipeline.domain.fetching.account import Account
 from ads_pipeline.domain.fetching.retry_forecast import Parking
 from ads_pipeline.ledger.sql.ledger_values import StateFilter
+from ads_pipeline.pipeline.readers import Readers
+from ads_pipeline.settings.environment import read_settings
 from ads_pipeline_tests.example_counts import examples
 from ads_pipeline_tests.ledger.builders import (
     FakeClock,
@@ -127,3 +130,29 @@ def test_new_ledger_replaces_the_history(home: Home, clock: FakeClock, tmp_path:
     with open_home(new, clock=clock, now=clock) as empty:
         empty.tables.publish_or_log()
         assert [empty.read_table(name) for name in ("loads", "restatements", "accounts")] == [[], [], []]
+
+
+def test_tables_are_views_of_a_sql_session(home: Home) -> None:
+    """A session has the rows of any Delta reader, under the same names, with the partition columns."""
+    session = Readers.of_deployment(home.ledger, read_settings({"ADS_PIPELINE_HOME": str(home.path)})).connect([])
+    with session as connection:
+        names = [name for (name,) in connection.execute("SHOW TABLES").fetchall()]
+        assert names == ["accounts", "days", "loads", "restatements"]
+        shown = connection.execute("SELECT query_name, month, count(*) FROM days GROUP BY ALL").fetchall()
+        assert [row[:2] for row in shown] == [("campaign_daily", "2026-02")]
+        assert connection.execute("SELECT count(*) FROM loads WHERE loaded_on = DATE '2026-03-02'").fetchall() == [
+            (1,)
+        ]
+        assert connection.execute("SELECT customer_id FROM accounts").fetchall() == [("1234567890",)]
+        assert connection.execute("SELECT run_id FROM restatements").fetchall() == [("r2",)]
+        assert connection.execute("SELECT count(*) FROM days WHERE query_name = 'other'").fetchall() == [(0,)]
+
+
+def test_log_that_is_damaged_hides_only_its_own_view(home: Home) -> None:
+    """The other views stay, and the damage is reported."""
+    (home.path / "warehouse/google_ads/days/_delta_log/00000000000000000000.json").write_text("{")
+    reported = list[LogDamaged]()
+    readers = Readers.of_deployment(home.ledger, read_settings({"ADS_PIPELINE_HOME": str(home.path)}))
+    with readers.connect([], on_damage=reported.append) as connection:
+        assert ("days",) not in connection.execute("SHOW TABLES").fetchall()
+    assert [error.table for error in reported] == ["google_ads/days"]

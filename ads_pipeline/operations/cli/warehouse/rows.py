@@ -66,7 +66,8 @@ def query(
     """Run a SELECT over the rows that are safe to read.
 
     Each loaded query is a view with the query's name. The view "<query>_current" leaves out partitions that have a
-    newer accepted run which is not loaded yet.
+    newer accepted run which is not loaded yet. "<query>_settled" has only rows that the source no longer changes.
+    The views "days", "accounts", "restatements" and "loads" say which days are complete. SHOW TABLES lists all.
     """
     csv_format.check(as_json=as_json)
     from ads_pipeline.pipeline.readers import Readers  # noqa: PLC0415 - the module says why
