@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from ads_pipeline.domain.errors import LogDamaged
+from ads_pipeline.domain.errors import FilesDamaged, LogDamaged
 from ads_pipeline.domain.partition import PartitionKey, find_customer_problem
 from ads_pipeline.domain.quoting import quoted
 from ads_pipeline.domain.transitions import Outcome, Status
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from ads_pipeline.pipeline.reconciliation import ReconcilePlan, ReconcilePlanner
 
 MAX_CLOCK_SKEW: Final = timedelta(seconds=5)
+MAX_TABLE_LAG: Final = timedelta(minutes=10)  # the tick that writes the tables comes every 20 seconds
+RECONCILE: Final = "ads-pipeline reconcile"
 MAX_SNAPSHOT_LAG: Final = timedelta(seconds=10)
 HOUR: Final = timedelta(hours=1)
 DAY: Final = timedelta(days=1)
@@ -121,6 +123,24 @@ def _describe_damaged_file(
     names = str(lost[0]) if len(lost) == 1 else f"{len(lost):,} partitions, such as {lost[0]},"
     rest = f"; {reconcile} loads the others of the file, and reports what is left" if len(lost) < len(held) else ""
     return make_error(where, f"{problem}; the run of {names} cannot be loaded again", f"{steps[lost[0]]}{rest}")
+
+
+def check_completeness(deployment: Deployment) -> Iterator[Finding]:
+    """Check that `days` and the tables beside it say what the ledger says, but for changes of the last minutes."""
+    from ads_pipeline.pipeline.completeness.completeness_tables import CompletenessTables  # noqa: PLC0415 - it loads Arrow
+
+    ledger, settings = deployment.ledger, deployment.settings
+    tables = CompletenessTables(ledger=ledger, settings=settings, now=lambda: deployment.now)
+    for each in tables.all if ledger.publications.last_loads(settings.google_apis.source) else ():
+        try:
+            behind = each.count_behind(before=deployment.now - MAX_TABLE_LAG)
+        except (LogDamaged, FilesDamaged) as error:
+            yield make_error(each.table, error.problem, RECONCILE)
+            continue
+        if behind is None:
+            yield make_warning(each.table, "the table is missing", RECONCILE)
+        elif behind:
+            yield make_warning(each.table, f"the table is behind the ledger; rows: {behind:,}", RECONCILE)
 
 
 def check_demotions(deployment: Deployment) -> Iterator[Finding]:
@@ -235,6 +255,9 @@ CHECKS: Final = (
     DeploymentCheck("pointers", "pointers name current runs", check_pointers),
     DeploymentCheck(
         "tables", "the Delta tables hold what the ledger expects", check_tables, slow=True, peer=Peer.LAKE
+    ),
+    DeploymentCheck(
+        "completeness", "the table days says what the ledger says", check_completeness, slow=True, peer=Peer.LAKE
     ),
     DeploymentCheck("days", "no day is blocked", check_days, describe=describe_days_that_need_you, limit=SLOW_LIMIT),
     DeploymentCheck("demotions", "no demotion or withdrawal is unfinished", check_demotions),

@@ -136,14 +136,25 @@ class LedgerTable(ABC):
         if self.table.store.has_files(self.table.folder):
             self.publish_or_log(also)
 
-    def count_behind(self) -> int | None:
-        """The number of rows that `publish` would change. None when there is no table. Nothing is written."""
+    def count_behind(self, *, before: datetime | None = None) -> int | None:
+        """The number of rows that `publish` would change. None when there is no table. Nothing is written.
+
+        With `before`, 0 while every event that the table has not seen is newer: a later change may still write it.
+        """
         with translate_errors(self.table):
             snapshot = open_table(self.table)
             if snapshot is None:
                 return None
+            if before is not None and self._has_only_newer(snapshot, before):
+                return 0
             _marks, changes = self._plan(snapshot, (), everything=False)
             return sum(each.changed for each in find_changed(snapshot, self.layout, changes))
+
+    def _has_only_newer(self, snapshot: TableSnapshot, before: datetime) -> bool:
+        newest, seen = self._ledger.events.get_newest().at, read_mark(snapshot, EVENTS)
+        if newest is None or seen is None or to_number(newest) <= seen:
+            return False
+        return self._ledger.events.count_changes(to_time(seen + 1), before) == 0
 
     def _publish(self, also: Collection[PartitionKey], *, everything: bool) -> int:
         with translate_errors(self.table):

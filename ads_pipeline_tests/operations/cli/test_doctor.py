@@ -116,6 +116,7 @@ def test_quick_skips_slow_checks(healthy_cli: CommandLine) -> None:
         "states",
         "raw",
         "tables",
+        "completeness",
         "dagster",
         "daemon",
         "sensors",
