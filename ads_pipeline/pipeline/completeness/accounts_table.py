@@ -46,7 +46,7 @@ class AccountsTable(LedgerTable):
     def _find_changes(
         self, snapshot: TableSnapshot, since: Since | None, _also: Collection[PartitionKey], _now: datetime
     ) -> Changes:
-        if since is None or self._read_marks()[_ACCOUNTS] != since.marks[_ACCOUNTS] or self._has_new(snapshot, since):
+        if since is None or _ACCOUNTS in since.differing or self._has_new(snapshot, since):
             yield (), RowChange(rows=pa.Table.from_pylist(list(self._rows()), schema=LAYOUT.schema))
 
     def _has_new(self, snapshot: TableSnapshot, since: Since) -> bool:

@@ -63,7 +63,7 @@ class DaysTable(LedgerTable):
         keys = self._list_changed(since) | {key for key in also if key.source == self.source}
         keys.update(find_due(self._ledger, self.source, list(self._settings.google_apis.queries), since.as_of, rules))
         keys.update(self._find_unlisted(snapshot, keys, rules))
-        if self._read_marks()[_WAITS] != since.marks[_WAITS]:
+        if _WAITS in since.differing:
             keys.update(self._find_waiting(snapshot))
         yield from self._describe(keys, rules)
 

@@ -61,11 +61,14 @@ class TableSettings(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Since:
-    """What a commit has seen before: events up to about `events`, and what time has changed up to `as_of`."""
+    """What a commit has seen before: events up to about `events`, and what time has changed up to `as_of`.
+
+    `differing` are the table's own marks that are other ones now.
+    """
 
     events: datetime
     as_of: datetime
-    marks: Mapping[str, int | None]
+    differing: frozenset[str]
 
 
 class LedgerTable(ABC):
@@ -81,7 +84,7 @@ class LedgerTable(ABC):
         self.table = WarehouseTable(location=settings.warehouse_location, source=self.source, query_name=self.name)
 
     def _read_marks(self) -> Mapping[str, int]:
-        """The table's own marks as they are now. `_find_changes` compares them with those of the last commit."""
+        """The table's own marks as they are now. `Since` names those that differ from the last commit."""
         return {}
 
     @abstractmethod
@@ -186,7 +189,8 @@ class LedgerTable(ABC):
         events, as_of = last[EVENTS], last[AS_OF]
         if everything or events is None or as_of is None or marks[EVENTS] < events:
             return marks, self._find_changes(snapshot, None, also, now)
-        since = Since(events=min(to_time(events), now) - COMMIT_DELAY, as_of=to_time(as_of), marks=last)
+        differing = frozenset(name for name, mark in marks.items() if mark != last[name])
+        since = Since(events=min(to_time(events), now) - COMMIT_DELAY, as_of=to_time(as_of), differing=differing)
         return marks, self._find_changes(snapshot, since, also, now)
 
     def _list_changed(self, since: Since) -> set[PartitionKey]:
