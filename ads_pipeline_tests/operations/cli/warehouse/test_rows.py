@@ -132,7 +132,10 @@ def test_json_covers_every_type(demo_cli: DemoCommandLine) -> None:
     [
         ("SELEC 1", 'syntax error at or near "SELEC"'),
         ("SELECT nope FROM campaign_daily", 'Referenced column "nope" not found'),
-        ("SELECT * FROM campaign", "(views: ad_group_daily, ad_group_daily_current, campaign_daily, "),
+        (
+            "SELECT * FROM campaign",
+            "(views: accounts, ad_group_daily, ad_group_daily_current, ad_group_daily_settled, campaign_daily, ",
+        ),
         ("SELECT * FROM keyword_daily", "Table with name keyword_daily does not exist!"),
         ("SELECT 'x'::INT", "Could not convert string 'x' to INT32"),
         ("SELECT error(chr(10) || chr(27))", r"\x1b"),
