@@ -35,7 +35,9 @@ CURRENT = f"{QUERY}_current"
 # The tables about days name every customer; no row of a withdrawn day stands in them. No day of an unknown account is
 # settled.
 EXPECTED_CUSTOMERS = {
-    **dict.fromkeys(("days", "accounts", "loads"), [("1",), ("2",)]),
+    "days": [("1",), ("2",)],
+    "accounts": [("1",), ("2",)],
+    "loads": [("1",), ("2",)],
     "restatements": [],
     f"{QUERY}_settled": [],
 }
