@@ -266,6 +266,7 @@ def _json_fields(report: PartitionReport) -> dict[str, Any]:
         | {
             "recorded": report.publication is not None,
             "safe": report.is_safe,
+            "customer_name": report.account and report.account.name,
             "account": report.account and describe_account(report.account),
             "account_day": report.account_day,
             "readers_see": None if gap or pointer is None else _run_fields(pointer),
