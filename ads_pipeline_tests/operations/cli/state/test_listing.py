@@ -98,8 +98,7 @@ def test_json_has_every_field(demo_cli: DemoCommandLine) -> None:
     (bad, damaged) = result.objects
     own = {field.name for field in fields(PartitionState)} - {"key"}
     current = {f"{asset}_{name}" for asset in ("raw", "warehouse") for name in STATUS_FIELDS}
-    identity = {"source", "customer_id", "customer_name", "query_name", "logical_date"}
-    assert bad.keys() == own | current | FORECAST_FIELDS | identity
+    assert bad.keys() == own | current | FORECAST_FIELDS | {"source", "customer_id", "query_name", "logical_date"}
     assert (bad["raw_display_status"], bad["raw_last_attempt_outcome"]) == ("NeverMaterialized", "FAILED")
     assert (bad["customer_id"], bad["logical_date"]) == (demo_cli.demo.negative_cost.key.customer_id, "2026-03-07")
     assert (bad["status"], bad["attempt_count"], bad["current_run_id"]) == ("failed", 1, None)
