@@ -30,7 +30,7 @@ from ads_pipeline_tests.validation.builders import SealedPayload
 
 ROUNDS: Final = 3
 MAX_SECONDS: Final = 5.0
-OURS: Final = Competitor(name="ours with its ledger", module="ours", arguments=("cold",), remark="")
+OURS: Final = Competitor(name="ours with its ledger", module="ours_recorded", remark="")
 # Each with the least ratio of its CPU time to ours. dlt starts no JVM.
 LEAST: Final[Mapping[str, tuple[Competitor, float]]] = {
     each.name: (each, least)
