@@ -60,9 +60,11 @@ def row_key(key: PartitionKey) -> tuple[str, ...]:
     return key.logical_date.isoformat(), key.customer_id
 
 
-def read_day_rows(ledger: LedgerReader, keys: Collection[PartitionKey], rules: DayRules) -> pa.Table:
+def read_day_rows(
+    ledger: LedgerReader, keys: Collection[PartitionKey], rules: DayRules, first_days: FirstDays
+) -> pa.Table:
     """The rows of those of these days that are expected, as of the moment of the rules."""
-    return _make_rows(ledger, describe_days(ledger, keys, rules), rules)
+    return _make_rows(ledger, describe_days(ledger, keys, rules, first_days=first_days), rules)
 
 
 def read_window_rows(

@@ -17,6 +17,7 @@ from ads_pipeline.domain.warehouse_names import DAYS
 from ads_pipeline.lake.completeness.keyed_rows import Partition, RowChange, read_rows
 from ads_pipeline.lake.warehouse.delta_commits import TableSnapshot
 from ads_pipeline.ledger.sql.ledger_values import DayWindow
+from ads_pipeline.ledger.state.first_days import FirstDays
 from ads_pipeline.pipeline.completeness.day_rows import (
     LAYOUT,
     list_expected,
@@ -62,23 +63,28 @@ class DaysTable(LedgerTable):
             return
         keys = self._list_changed(since) | {key for key in also if key.source == self.source}
         keys.update(find_due(self._ledger, self.source, list(self._settings.google_apis.queries), since.as_of, rules))
-        keys.update(self._find_unlisted(snapshot, keys, rules))
         if _WAITS in since.differing:
             keys.update(self._find_waiting(snapshot))
-        yield from self._describe(keys, rules)
+        # Once for all: of 500 customers beside a million partitions it takes 0.3 s.
+        first_days = self._ledger.days.first_days(self.source, {key.customer_id for key in keys})
+        keys.update(self._find_unlisted(snapshot, keys, first_days, rules))
+        yield from self._describe(keys, first_days, rules)
 
-    def _describe(self, keys: Iterable[PartitionKey], rules: DayRules) -> Changes:
+    def _describe(self, keys: Iterable[PartitionKey], first_days: FirstDays, rules: DayRules) -> Changes:
         """The rows of these days in place of the ones that the table has."""
         groups = defaultdict[Partition, list[PartitionKey]](list)
         for key in keys:
             groups[partition_of(key)].append(key)
         for partition, group in groups.items():
-            yield partition, RowChange(rows=self._read(group, rules), keys=[row_key(key) for key in group])
+            yield (
+                partition,
+                RowChange(rows=self._read(group, first_days, rules), keys=[row_key(key) for key in group]),
+            )
 
-    def _read(self, keys: Collection[PartitionKey], rules: DayRules) -> pa.Table:
+    def _read(self, keys: Collection[PartitionKey], first_days: FirstDays, rules: DayRules) -> pa.Table:
         start = self._settings.google_apis.start_date
         shown = [key for key in keys if key.logical_date >= start]
-        return self._ledger.read_at_once(lambda ledger: read_day_rows(ledger, shown, rules))
+        return self._ledger.read_at_once(lambda ledger: read_day_rows(ledger, shown, rules, first_days))
 
     def _describe_all(self, snapshot: TableSnapshot, rules: DayRules) -> Changes:
         """All rows of all partitions. A query that the query file no longer has keeps the days that it has."""
@@ -99,14 +105,13 @@ class DaysTable(LedgerTable):
             if partition[0] not in apis.queries:
                 with suppress(FilesDamaged):
                     keys = self._list_keys(snapshot, partition)
-            yield partition, RowChange(rows=self._read(keys, rules))
+            yield partition, RowChange(rows=self._read(keys, first_days, rules))
 
     def _find_unlisted(
-        self, snapshot: TableSnapshot, keys: Collection[PartitionKey], rules: DayRules
+        self, snapshot: TableSnapshot, keys: Collection[PartitionKey], first_days: FirstDays, rules: DayRules
     ) -> set[PartitionKey]:
         """The days that are expected and not in the table, or the reverse, of customers whose first day changed."""
-        apis, customers = self._settings.google_apis, {key.customer_id for key in keys}
-        first_days = self._ledger.days.first_days(apis.source, customers)
+        apis = self._settings.google_apis
         expected = {name: first_days.of_query(name) for name in {key.query_name for key in keys}}
         begun = {
             key.customer_id

@@ -206,30 +206,35 @@ class _QueryDays:
 
 
 def describe_days(
-    ledger: LedgerReader, keys: Iterable[PartitionKey], rules: DayRules
+    ledger: LedgerReader, keys: Iterable[PartitionKey], rules: DayRules, *, first_days: FirstDays | None = None
 ) -> dict[PartitionKey, DayCondition]:
-    """Describe each partition, in the order of the keys. All reads see one moment."""
+    """Describe each partition, in the order of the keys. All reads see one moment.
+
+    `first_days` are those of all these customers, where they were read shortly before.
+    """
     unique_keys = list(dict.fromkeys(keys))
     groups = defaultdict[tuple[str, str], list[PartitionKey]](list)
     for key in unique_keys:
         groups[key.source, key.query_name].append(key)
 
     def read(ledger: LedgerReader) -> dict[PartitionKey, DayCondition]:
-        return {key: day for group in groups.values() for key, day in _describe_group(ledger, group, rules)}
+        return {
+            key: day for group in groups.values() for key, day in _describe_group(ledger, group, rules, first_days)
+        }
 
     described = ledger.read_at_once(read)
     return {key: described[key] for key in unique_keys}
 
 
 def _describe_group(
-    ledger: LedgerReader, keys: Sequence[PartitionKey], rules: DayRules
+    ledger: LedgerReader, keys: Sequence[PartitionKey], rules: DayRules, known: FirstDays | None
 ) -> Iterator[tuple[PartitionKey, DayCondition]]:
     """Describe partitions of one source and query."""
     source, query_name = keys[0].source, keys[0].query_name
     customers, days = {key.customer_id for key in keys}, [key.logical_date for key in keys]
     window = DayWindow(source=source, query_name=query_name, since=min(days), until=max(days), customers=customers)
     facts = {(row.customer_id, row.logical_date): row for row in ledger.days.facts(window)}
-    first_days = ledger.days.first_days(source, customers).of_query(query_name)
+    first_days = (known or ledger.days.first_days(source, customers)).of_query(query_name)
     expectations = {
         customer: rules.expect(customer, query_name, first_days.get(customer, NONE_EXPECTED))
         for customer in customers
