@@ -174,11 +174,16 @@ class PartitionStateIOManager(dg.IOManager):
         published = self._opened.loader.publish(output.committed)
         moved, visible = set(published.moved), set(published.published)
         written = [(load, each.table_version) for each in output.committed.written for load in each.runs]
-        not_fetched = self._resources.find_not_fetched()
+        repeated = {
+            load.run.key
+            for load, _version in written
+            if load.run in visible - moved and output.loadable.newest[load.run.key].run == load.run
+        }
+        if repeated:
+            repeated -= self._resources.find_not_fetched()
         for load, table_version in written:
             key, before = load.run.key, output.loadable.pointers.get(load.run.key)
-            is_newest = key not in not_fetched and output.loadable.newest[key].run == load.run
-            if load.run in visible and (load.run in moved or is_newest):
+            if load.run in moved or key in repeated:
                 yield (
                     key,
                     describe_load(

@@ -20,7 +20,7 @@ def counted_transactions() -> Iterator[list[str]]:
 
     def note(_connection: Any) -> None:
         frames = [each for each in traceback.extract_stack() if Path(each.filename).is_relative_to(PACKAGE)]
-        if any(Path(each.filename).is_relative_to(PACKAGE / "ledger") for each in frames):
+        if frames and Path(frames[-1].filename).is_relative_to(PACKAGE / "ledger"):
             callers.append(" > ".join(f"{Path(each.filename).stem}.{each.name}" for each in frames))
 
     sa.event.listen(sa.Engine, "begin", note)

@@ -6,7 +6,7 @@ read, and a commit directly follows it. So no version holds older knowledge than
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -71,6 +71,15 @@ class Since:
     differing: frozenset[str]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedCommit:
+    """What the next commit would write over a snapshot, and the marks that it leaves in the log."""
+
+    snapshot: TableSnapshot
+    marks: Mapping[str, int]
+    changes: Iterable[tuple[Partition, RowChange]]
+
+
 class LedgerTable(ABC):
     """A table of one deployment that is derived from the ledger."""
 
@@ -124,13 +133,13 @@ class LedgerTable(ABC):
                 return self.publish()
         return self.publish_all()
 
-    def publish_or_log(self, also: Collection[PartitionKey] = ()) -> None:
+    def publish_or_log(self, also: Collection[PartitionKey] = (), planned: PlannedCommit | None = None) -> None:
         """Do the same as `publish` after a change that has happened already. An error is logged.
 
-        Until `reconcile` or a later change repairs it, the table is behind.
+        Until `reconcile` or a later change repairs it, the table is behind. `planned` was read before.
         """
         try:
-            self.publish(also)
+            self._publish(also, everything=False, planned=planned)
         except AdsPipelineError as error:
             log_event(_LOG, LogEvent.DAYS_BEHIND, table=self.table, problem=str(error))
 
@@ -150,8 +159,8 @@ class LedgerTable(ABC):
                 return None
             if before is not None and self._has_only_newer(snapshot, before):
                 return 0
-            _marks, changes = self._plan(snapshot, (), everything=False)
-            return sum(each.changed for each in find_changed(snapshot, self.layout, changes))
+            planned = self._plan(snapshot, (), everything=False)
+            return sum(each.changed for each in find_changed(snapshot, self.layout, planned.changes))
 
     def _has_only_newer(self, snapshot: TableSnapshot, before: datetime) -> bool:
         newest, seen = self._ledger.events.get_newest().at, read_mark(snapshot, EVENTS)
@@ -159,13 +168,36 @@ class LedgerTable(ABC):
             return False
         return self._ledger.events.count_changes(to_time(seen + 1), before) == 0
 
-    def _publish(self, also: Collection[PartitionKey], *, everything: bool) -> int:
+    def open(self) -> TableSnapshot:
+        """The newest version. It is opened before the ledger is read."""
+        with translate_errors(self.table):
+            return open_rows(self.table, self.layout)
+
+    def plan_changed(
+        self, ledger: LedgerReader, snapshot: TableSnapshot, also: Collection[PartitionKey]
+    ) -> PlannedCommit | None:
+        """Read what changed since the snapshot from this ledger; None when everything has to be compared."""
+        table = type(self)(ledger=ledger, settings=self._settings, now=self._now)
+        marks = table._read_all_marks()
+        last = {name: read_mark(snapshot, name) for name in marks}
+        events, as_of = last[EVENTS], last[AS_OF]
+        if events is None or as_of is None or marks[EVENTS] < events:
+            return None
+        now = to_time(marks[AS_OF])
+        differing = frozenset(name for name, mark in marks.items() if mark != last[name])
+        since = Since(events=min(to_time(events), now) - COMMIT_DELAY, as_of=to_time(as_of), differing=differing)
+        changes = list(table._find_changes(snapshot, since, also, now))
+        return PlannedCommit(snapshot=snapshot, marks=marks, changes=changes)
+
+    def _publish(
+        self, also: Collection[PartitionKey], *, everything: bool, planned: PlannedCommit | None = None
+    ) -> int:
         with translate_errors(self.table):
             for attempt in range(MAX_COMMIT_ATTEMPTS):
-                snapshot = open_rows(self.table, self.layout)
                 try:
-                    marks, changes = self._plan(snapshot, also, everything=everything)
-                    rows = write_rows(snapshot, self.layout, find_changed(snapshot, self.layout, changes))
+                    plan = planned or self._plan(self.open(), also, everything=everything)
+                    planned, snapshot, marks = None, plan.snapshot, plan.marks
+                    rows = write_rows(snapshot, self.layout, find_changed(snapshot, self.layout, plan.changes))
                 except FilesDamaged as error:  # raised only while a part of the rows is described
                     log_event(_LOG, LogEvent.FILES_DAMAGED, table=self.table, problem=error.problem)
                     everything = True
@@ -179,19 +211,23 @@ class LedgerTable(ABC):
                 pause(attempt)
         raise TableContended(str(self.table), f"others committed first {MAX_COMMIT_ATTEMPTS} times; try again")
 
-    def _plan(
-        self, snapshot: TableSnapshot, also: Collection[PartitionKey], *, everything: bool
-    ) -> tuple[Mapping[str, int], Changes]:
-        """The marks of the next commit, read before the rows, and the partitions that may have changed."""
+    def _plan(self, snapshot: TableSnapshot, also: Collection[PartitionKey], *, everything: bool) -> PlannedCommit:
+        """What changed, read in one transaction; or else all rows, as they are consumed."""
+        changed = (
+            None
+            if everything
+            else self._ledger.read_at_once(lambda ledger: self.plan_changed(ledger, snapshot, also))
+        )
+        if changed is not None:
+            return changed
+        marks = self._read_all_marks()
+        changes = self._find_changes(snapshot, None, also, to_time(marks[AS_OF]))
+        return PlannedCommit(snapshot=snapshot, marks=marks, changes=changes)
+
+    def _read_all_marks(self) -> dict[str, int]:
+        """The marks of the next commit. They are read before the rows."""
         now, newest = self._now(), self._ledger.events.get_newest().at
-        marks = {EVENTS: 0 if newest is None else to_number(newest), AS_OF: to_number(now), **self._read_marks()}
-        last = {name: read_mark(snapshot, name) for name in marks}
-        events, as_of = last[EVENTS], last[AS_OF]
-        if everything or events is None or as_of is None or marks[EVENTS] < events:
-            return marks, self._find_changes(snapshot, None, also, now)
-        differing = frozenset(name for name, mark in marks.items() if mark != last[name])
-        since = Since(events=min(to_time(events), now) - COMMIT_DELAY, as_of=to_time(as_of), differing=differing)
-        return marks, self._find_changes(snapshot, since, also, now)
+        return {EVENTS: 0 if newest is None else to_number(newest), AS_OF: to_number(now), **self._read_marks()}
 
     def _list_changed(self, since: Since) -> set[PartitionKey]:
         """The partitions of the source that have an event since then."""
