@@ -24,6 +24,6 @@ def test_demo_shows_extraction_without_credentials(tmp_path: Path) -> None:
     assert [row[0] for row in shops] == ["2000000001", "2000000002"] * 2
     assert "3 restatements" in done.lines
     before, after = shops[:2], shops[2:]
-    assert [2 * float(row[4]) for row in before] == [float(row[4]) for row in after]
+    assert [(row[4], 2 * float(row[5])) for row in before] == [(row[4], float(row[5])) for row in after]
     assert list(tmp_path.rglob("*.pem")) == []
     assert list(tmp_path.rglob("google-ads.yaml")) == []

@@ -94,6 +94,10 @@ class AccountReader:
     def by_id(self, source: str) -> dict[str, Account]:
         return {account.customer_id: account for account in self.list_all(source)}
 
+    def names(self, source: str) -> dict[str, str]:
+        """The names of the accounts that have one, by customer."""
+        return {account.customer_id: account.name for account in self.list_all(source) if account.name}
+
 
 class Accounts(AccountReader):
     """Stores what discovery found. It releases only the parkings that discovery made."""

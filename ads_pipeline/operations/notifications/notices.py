@@ -6,7 +6,7 @@ Pure functions. `finding` reads the facts from the ledger, `webhook` sends the m
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from enum import StrEnum
 from typing import Any, Final
@@ -122,6 +122,7 @@ class Notice:
     reason: str = ""
     operator: str = ""
     invocation: str = ""  # before the command, as in the settings
+    account_names: Mapping[str, str] = field(default_factory=dict)  # of the customers among the subjects
 
     @property
     def next_command(self) -> str:
@@ -150,6 +151,7 @@ class Notice:
             "query_name": self.query_name,
             "customers" if is_about_days else "subjects": len(self.subjects),
             "customer_ids" if is_about_days else "names": list(self.subjects[:SHOWN_SUBJECTS]),
+            "account_names": {each: self.account_names[each] for each in self._named[:SHOWN_SUBJECTS]},
             "first_day": self.first_day and self.first_day.isoformat(),
             "last_day": self.last_day and self.last_day.isoformat(),
             "reason": self.reason,
@@ -159,19 +161,28 @@ class Notice:
         return {name: value for name, value in fields.items() if value}
 
     @property
+    def _named(self) -> list[str]:
+        return [each for each in self.subjects if each in self.account_names]
+
+    @property
     def text(self) -> str:
         """The notice as two lines of a chat message."""
         shown, more = self.subjects[:SHOWN_IN_TEXT], len(self.subjects) - SHOWN_IN_TEXT
-        subjects = ", ".join(shown) + (f" and {more:,} more" if more > 0 else "")
+        subjects = ", ".join(map(self._describe_subject, shown)) + (f" and {more:,} more" if more > 0 else "")
         if self.first_day is not None:
             days = f"{self.first_day}" + (f" to {self.last_day}" if self.last_day != self.first_day else "")
             noun = "customer" if len(self.subjects) == 1 else "customers"
-            subjects = f"{self.query_name}, {noun} {subjects}, {days}"
+            subjects = f"{escape(self.query_name)}, {noun} {subjects}, {days}"
         cause = f" by {as_code(self.operator)}" if self.operator else ""
         reason = f": {as_code(self.reason)}" if self.reason else ""
         count = f" ({self.facts:,} days)" if self.first_day is not None and self.facts > 1 else ""
-        line = f"{escape(f'{subjects}{count}')}{cause}{reason}"
+        line = f"{subjects}{count}{cause}{reason}"
         return f"*{KINDS[self.kind].label}* {line}\n{as_code(self.next_command)}"
+
+    def _describe_subject(self, subject: str) -> str:
+        """The subject, with the name of the account, which is the text of somebody else."""
+        name = self.account_names.get(subject)
+        return f"{escape(subject)} {as_code(name)}" if name else escape(subject)
 
 
 def group_facts(facts: Iterable[Fact], *, limit: int = MAX_NOTICES) -> list[Notice]:

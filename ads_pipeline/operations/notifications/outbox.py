@@ -121,7 +121,8 @@ class Outbox:
                 *(fact for cause, facts in (blocked or {}).items() if cause not in self.blocked for fact in facts),
             ]
         )
-        notices = [replace(each, invocation=finder.invocation) for each in grouped]
+        names = finder.ledger.accounts.names(finder.source) if grouped else {}
+        notices = [replace(each, invocation=finder.invocation, account_names=names) for each in grouped]
         message = compose_message(notices, source=finder.source, workspace=workspace, now=now)
         return replace(
             self,

@@ -96,8 +96,9 @@ class AccountDays:
 
 
 def describe_account(account: Account) -> str:
-    """The account on one line: its status, zone, currency, and the manager through which it is reached."""
+    """The account on one line: its name, status, zone, currency, and the manager through which it is reached."""
     facts = (
+        account.name,
         account.status,
         account.time_zone or "zone unknown",
         account.currency_code,

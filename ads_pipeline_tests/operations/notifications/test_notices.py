@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from random import Random
 
@@ -181,13 +182,14 @@ hostile_texts = st.lists(st.sampled_from(HOSTILE) | st.text(max_size=3), max_siz
 
 
 @pytest.mark.invariant("X2")
-@given(reason=hostile_texts, operator=hostile_texts)
-@example(reason="@channel see [this](http://evil.example)", operator="<@U1>")
-@example(reason="` @channel `", operator="`")
-def test_text_of_an_operator_is_shown_as_code(reason: str, operator: str) -> None:
-    """Whatever an operator writes, the message has two lines a notice, and the text is nothing but code in it: no
-    mention, no link, no picture, no emphasis and no mark of Slack."""
-    notices = group_facts([fact(reason=reason, operator=operator)])
+@given(reason=hostile_texts, operator=hostile_texts, name=hostile_texts)
+@example(reason="@channel see [this](http://evil.example)", operator="<@U1>", name="[this](http://evil.example)")
+@example(reason="` @channel `", operator="`", name="` @channel `")
+def test_text_of_somebody_else_is_shown_as_code(reason: str, operator: str, name: str) -> None:
+    """Whatever an operator writes, or is the name of an account, the message has two lines a notice, and the text is
+    nothing but code in it: no mention, no link, no picture, no emphasis and no mark of Slack."""
+    (notice,) = group_facts([fact(reason=reason, operator=operator)])
+    notices = [replace(notice, account_names={"1": name})]
     text = compose_message(notices, source="google_ads", workspace="google_ads", now=NOW)["text"]
     (summary, line, command) = text.split("\n")
     assert (summary + line + command).isprintable()
@@ -197,9 +199,21 @@ def test_text_of_an_operator_is_shown_as_code(reason: str, operator: str) -> Non
     shown = "".join(each.content for each in paragraph.children or () if each.type == "text")
     assert set(kinds) <= {"em_open", "text", "em_close", "code_inline"}
     assert shown in {
-        f"Rejected campaign_daily, customer 1, 2026-03-01{cause}{why}" for cause in ("", " by ") for why in ("", ": ")
+        f"Rejected campaign_daily, customer 1{' ' if name else ''}, 2026-03-01{cause}{why}"
+        for cause in ("", " by ")
+        for why in ("", ": ")
     }
     assert command == "`ads-pipeline state why 1/campaign_daily/2026-03-01`"
+
+
+def test_message_names_the_accounts() -> None:
+    """In the text behind the id, and for programs by id."""
+    (notice,) = group_facts([fact(1), fact(2)])
+    message = compose_message(
+        [replace(notice, account_names={"1": "Tea & Co", "3": "Other"})], source="s", workspace="s", now=NOW
+    )
+    assert "campaign_daily, customers 1 `Tea &amp; Co`, 2, 2026-03-01" in message["text"]
+    assert message["facts"][0]["account_names"] == {"1": "Tea & Co"}
 
 
 def test_text_of_an_operator_stays_readable() -> None:

@@ -1,6 +1,6 @@
 """Lists days by their condition, the most urgent first: what `state inspect` shows without filters."""
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -15,13 +15,14 @@ from ads_pipeline.ledger.sql.ledger_values import StateFilter
 from ads_pipeline.ledger.state.first_days import FirstDays
 from ads_pipeline.operations.cli.command_line.output import STATUS_STYLES, Column, format_minute, table_of
 from ads_pipeline.operations.cli.command_line.parsing import day_windows
-from ads_pipeline.operations.cli.state.day_lines import name_condition, row_of, selection_of
+from ads_pipeline.operations.cli.state.day_lines import NAME_COLUMN, name_condition, row_of, selection_of
 from ads_pipeline.pipeline.days.day_conditions import DayRules, find_ranges
 from ads_pipeline.pipeline.days.next_steps import DAYS, find_next_commands, name_days
 from ads_pipeline.settings.environment import Settings
 
 COLUMNS: Final = (
     Column("customer", "customer_id"),
+    NAME_COLUMN,
     Column("query", "query_name", wrap=True),
     Column("days", "days"),
     Column("since", lambda row: format_minute(row["since"]), from_width=120),
@@ -68,10 +69,10 @@ def summarize(ranges: Iterable[DayRange]) -> str:
     )
 
 
-def build_blocks(ranges: Sequence[DayRange]) -> Iterator[RenderableType]:
-    """One table per condition, below its meaning."""
+def build_blocks(ranges: Sequence[DayRange], names: Mapping[str, str]) -> Iterator[RenderableType]:
+    """One table per condition, below its meaning. `names` are those of the accounts."""
     for condition, text in CONDITIONS.items():
-        rows = [row_of(each) for each in ranges if each.condition is condition]
+        rows = [row_of(each, names) for each in ranges if each.condition is condition]
         title = Text.assemble((text.label, f"bold {STATUS_STYLES.get(condition, '')}"), f": {text.meaning}")
         yield from table_of(rows, COLUMNS, title=title)
 

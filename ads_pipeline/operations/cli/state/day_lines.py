@@ -1,6 +1,7 @@
 """Shows days with their condition: consecutive days with one reason share a line. For programs, one day an object."""
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from rich.text import Text
 
@@ -8,7 +9,9 @@ from ads_pipeline.domain.days.conditions import Condition
 from ads_pipeline.domain.days.day_ranges import DayRange
 from ads_pipeline.domain.days.readability import DayCondition
 from ads_pipeline.domain.partition import PartitionKey
-from ads_pipeline.operations.cli.command_line.output import STATUS_STYLES, fields_of
+from ads_pipeline.operations.cli.command_line.output import STATUS_STYLES, Column, fields_of
+
+NAME_COLUMN: Final = Column("account", "customer_name", from_width=100)
 
 
 def name_condition(condition: Condition) -> str:
@@ -16,12 +19,13 @@ def name_condition(condition: Condition) -> str:
     return condition.replace("_", " ")
 
 
-def row_of(found: DayRange) -> dict[str, object]:
-    """The fields that tables show."""
+def row_of(found: DayRange, names: Mapping[str, str]) -> dict[str, object]:
+    """The fields that tables show. `names` are those of the accounts."""
     condition, first, last, day = found.condition, found.first, found.last, found.day
     until = f" to {last.logical_date}" if found.days > 1 else ""
     return {
         "customer_id": first.customer_id,
+        "customer_name": names.get(first.customer_id, ""),
         "query_name": first.query_name,
         "days": f"{first.logical_date}{until}",
         "gaps": found.days,
@@ -59,8 +63,9 @@ def day_fields(day: DayCondition, command: str) -> dict[str, object]:
 
 
 def day_rows(
-    days: Mapping[PartitionKey, DayCondition], commands: Mapping[PartitionKey, str]
+    days: Mapping[PartitionKey, DayCondition], commands: Mapping[PartitionKey, str], names: Mapping[str, str]
 ) -> Iterable[Mapping[str, object]]:
     """One row per day, for JSON."""
     for key, day in days.items():
-        yield fields_of(key, **day_fields(day, commands[key]), attempts=day.attempts)
+        name = names.get(key.customer_id)
+        yield fields_of(key, **day_fields(day, commands[key]), attempts=day.attempts, customer_name=name)

@@ -167,7 +167,8 @@ def _write_ranges(lists: StateLists, ranges: Sequence[DayRange], notes: Sequence
     step = (
         ["next, for the first line:", f"  {next_command(lists.settings, lists.ledger, ranges[0])}"] if ranges else []
     )
-    write_results((), build_blocks(ranges[: lists.page.limit]), [*notes, *step], as_json=False)
+    names = lists.ledger.accounts.names(lists.settings.google_apis.source)
+    write_results((), build_blocks(ranges[: lists.page.limit], names), [*notes, *step], as_json=False)
 
 
 def _write_parked(lists: StateLists) -> None:

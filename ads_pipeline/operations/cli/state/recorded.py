@@ -113,9 +113,10 @@ class StateLists:
         states, current = self.ledger.states.get_many(days), self._calculate(list(days))
         forecasts = self.ledger.retry_queue.forecast(list(states.values()), self.settings.retry_policy)
         commands = find_next_commands(self.ledger, days, self.settings.retry_policy)
+        names = self.ledger.accounts.names(self.settings.google_apis.source)
         for key, day in days.items():
             fields = state_fields(states[key], current[key]) | forecast_fields(forecasts[key])
-            yield fields | day_fields(day, commands[key])
+            yield fields | day_fields(day, commands[key]) | {"customer_name": names.get(key.customer_id)}
 
     @property
     def _start(self) -> PartitionKey | None:

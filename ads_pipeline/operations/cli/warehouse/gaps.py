@@ -20,13 +20,14 @@ from ads_pipeline.operations.cli.command_line.options import DATE_FORMAT, AsJson
 from ads_pipeline.operations.cli.command_line.output import Column, format_minute, table_of, write_results
 from ads_pipeline.operations.cli.command_line.parsing import day_windows, open_ledger
 from ads_pipeline.operations.cli.state.attention import describe_unknown
-from ads_pipeline.operations.cli.state.day_lines import day_rows, row_of
+from ads_pipeline.operations.cli.state.day_lines import NAME_COLUMN, day_rows, row_of
 from ads_pipeline.pipeline.days.day_conditions import DayRules, Gaps, find_gaps
 from ads_pipeline.pipeline.days.next_steps import find_next_commands
 from ads_pipeline.settings.environment import Settings
 
 COLUMNS: Final = (
     Column("customer", "customer_id"),
+    NAME_COLUMN,
     Column("days", "days"),
     Column("gaps", "gaps"),
     Column("condition", "condition"),
@@ -76,8 +77,9 @@ def list_gaps(settings: Settings, filters: GapFilters, *, as_json: AsJson = Fals
         if ranges:
             first, _day = next(_expand(found.values()))
             notes += ["next, for one of them:", f"  ads-pipeline state why {first.short_name}"]
-        rows = _describe(settings, ledger, found.values()) if as_json else ()
-        write_results(rows, _blocks(ranges), notes, as_json=as_json)
+        names = ledger.accounts.names(settings.google_apis.source)
+        rows = _describe(settings, ledger, found.values(), names) if as_json else ()
+        write_results(rows, _blocks(ranges, names), notes, as_json=as_json)
     return bool(ranges or unknown)
 
 
@@ -85,10 +87,12 @@ def _expand(found: Iterable[Gaps]) -> Iterator[tuple[PartitionKey, DayCondition]
     return chain.from_iterable(expand(gaps.ranges) for gaps in found)
 
 
-def _describe(settings: Settings, ledger: LedgerReader, found: Iterable[Gaps]) -> Iterator[Mapping[str, object]]:
+def _describe(
+    settings: Settings, ledger: LedgerReader, found: Iterable[Gaps], names: Mapping[str, str]
+) -> Iterator[Mapping[str, object]]:
     """One row per day. No more than a batch of them is in memory."""
     for days in map(dict, split_batches(_expand(found), DAYS_PER_BATCH)):
-        yield from day_rows(days, find_next_commands(ledger, days, settings.retry_policy))
+        yield from day_rows(days, find_next_commands(ledger, days, settings.retry_policy), names)
 
 
 def _expected_days(settings: Settings, filters: GapFilters) -> tuple[date, date]:
@@ -104,9 +108,9 @@ def _expected_days(settings: Settings, filters: GapFilters) -> tuple[date, date]
     return max(since, start), until
 
 
-def _blocks(ranges: Iterable[DayRange]) -> Iterator[RenderableType]:
+def _blocks(ranges: Iterable[DayRange], names: Mapping[str, str]) -> Iterator[RenderableType]:
     """One table per query."""
     joined = list(join_ranges(ranges))
     for name in sorted({each.first.query_name for each in joined}):
-        rows = [row_of(each) for each in joined if each.first.query_name == name]
+        rows = [row_of(each, names) for each in joined if each.first.query_name == name]
         yield from table_of(rows, COLUMNS, title=name)

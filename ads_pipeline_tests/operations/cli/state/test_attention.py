@@ -9,6 +9,7 @@ import pytest
 from ads_pipeline.domain.days.conditions import Condition
 from ads_pipeline.domain.days.day_ranges import DayRange, join_ranges
 from ads_pipeline.domain.days.readability import DayCondition
+from ads_pipeline.domain.fetching.account import Account
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.transitions import Action
 from ads_pipeline.ledger.ledger import Ledger
@@ -52,6 +53,22 @@ def widest(result: CommandResult) -> int:
 
 def short(partition: PartitionKey) -> str:
     return str(partition).removeprefix(f"{partition.source}/")
+
+
+def test_lists_and_why_name_the_account(cli: CommandLine) -> None:
+    """Where a list has room for it, and always for programs."""
+    account = Account(
+        source=REJECTED.source, customer_id=REJECTED.customer_id, status="ENABLED", name="Tea & Co", level=1
+    )
+    with open_ledger(cli) as ledger:
+        ledger.accounts.record(account.source, [account])
+    wide = replace(cli, more={"COLUMNS": "120"})
+    for command in (("state", "inspect"), ("warehouse", "gaps")):
+        assert "Tea & Co" in wide.run(*command).out
+        assert "Tea & Co" not in cli.run(*command).out
+    assert {each["customer_name"] for each in cli.run("state", "inspect", "--json").objects} == {"Tea & Co"}
+    assert cli.run("warehouse", "gaps", "--json").objects[0]["customer_name"] == "Tea & Co"
+    assert "Tea & Co, ENABLED" in cli.run("state", "why", short(REJECTED)).out
 
 
 def test_inspect_without_filters_lists_what_needs_attention_first(cli: CommandLine) -> None:

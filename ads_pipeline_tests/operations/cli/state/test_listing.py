@@ -31,7 +31,7 @@ STATUS_FIELDS = (
 FORECAST_FIELDS = {
     *("next_retry_at", "next_retry_reason", "terminal", "terminal_because", "marked_terminal", "given_up"),
     *("on_hold_until", "condition", "reason", "because", "detail", "operator", "acknowledged_because"),
-    *("since", "report", "final_from", "next_command"),
+    *("since", "report", "final_from", "next_command", "customer_name"),
     *("requested", "requested_at", "requested_by_action", "parked", "held_by_run"),
 }
 EVERY = ("--status", "success", "--status", "failed", "--status", "pending")
