@@ -129,8 +129,7 @@ def test_open_session_refuses_a_removed_day(deployment_on_each_store: LocalDeplo
         else:
             demote_run(deployment)
         deployment.pipeline.judge_and_load([seal_run(deployment, replaced, "r2", count=5)])
-        comments = session.execute("SELECT DISTINCT comment FROM duckdb_views() WHERE NOT internal").fetchall()
-        ((comment,),) = comments
+        ((comment,),) = session.execute(f"SELECT comment FROM duckdb_views() WHERE view_name = '{QUERY}'").fetchall()
         _version, _of, opened_at = str(comment).partition("opened at ")
         for refused in (f"{count} = '2026-01-01'", f"SELECT * FROM {QUERY}", f"SELECT * FROM {QUERY}_current"):
             with pytest.raises(duckdb.Error, match="rows of 2026-01-01 were withdrawn or demoted after") as error:
