@@ -28,6 +28,7 @@ from ads_pipeline.lake.warehouse.table_values import DataFile, WarehouseTable, r
 
 APP_ID = "ads_pipeline"
 TOKEN_FIELD = "adsPipelineToken"  # noqa: S105 - the name of a field in the log
+NOTE_FIELD = "adsPipelineNote"
 _LOG = "{}/_delta_log"
 _ENTRY = re.compile(r"[0-9]{20}\.json", re.ASCII)
 # Other writers add no statistics of columns either; `log_statistics` says why.
@@ -36,6 +37,7 @@ _COLUMN_STATISTICS = ("min.", "max.", "null_count.")  # prefixes of the columns 
 _COMMITS_PER_CHECKPOINT = 100
 _LOG_RETENTION = timedelta(days=30)  # Delta's default; our tables do not change it
 _NO_MARKS: Mapping[str, int] = {}
+_NO_NOTES: Mapping[str, str] = {}
 _NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
 
@@ -108,10 +110,12 @@ def commit_files(
     token: str,
     rewrite: bool = False,
     marks: Mapping[str, int] = _NO_MARKS,
+    note: str = "",
 ) -> CommitOutcome:
     """Remove and add files in one commit. A rewrite is marked as changing no data, for readers of the change log.
 
-    `marks` are numbers that `read_mark` returns by their names, from this version on.
+    `marks` are numbers that `read_mark` returns by their names, from this version on. `read_note` returns the note
+    at this version.
     """
     now = int(time.time() * 1000)
     removes = [
@@ -131,7 +135,14 @@ def commit_files(
             post_commithook_properties=_NO_HOOKS,
         ),
         marks,
+        {NOTE_FIELD: note} if note else {},
     )
+
+
+def read_note(snapshot: TableSnapshot) -> str:
+    """The note of the snapshot's own commit, or an empty text."""
+    entry = read_log_entry(snapshot.table, snapshot.version) or ()
+    return next((str(each["commitInfo"].get(NOTE_FIELD, "")) for each in entry if "commitInfo" in each), "")
 
 
 def read_mark(snapshot: TableSnapshot, name: str) -> int | None:
@@ -224,12 +235,13 @@ def _commit(
     token: str,
     commit: Callable[[CommitProperties], None],
     marks: Mapping[str, int] = _NO_MARKS,
+    notes: Mapping[str, str] = _NO_NOTES,
 ) -> CommitOutcome:
     """Commit, and read the outcome from the log, because the call may raise after the commit took place."""
     sync_log_entry(snapshot)  # the previous entry must survive a power cut before another one follows it
     previous = snapshot.handle.transaction_version(APP_ID) or 0
     properties = CommitProperties(
-        custom_metadata={TOKEN_FIELD: token},
+        custom_metadata={TOKEN_FIELD: token, **notes},
         app_transactions=[
             Transaction(APP_ID, previous + 1),
             *(Transaction(f"{APP_ID}/{name}", mark) for name, mark in marks.items()),

@@ -64,12 +64,9 @@ class Outbox:
         """The state in a cursor; None when there is none, or somebody has changed it."""
         try:
             document = json.loads(cursor or "")
-            pending, newest_at = document["pending"], document["newest_at"]
+            pending = document["pending"]
             return cls(
-                position=LogPosition(
-                    newest_at=newest_at and _parse_instant(newest_at),
-                    last_seqs={str(engine_run_id): int(seq) for engine_run_id, seq in document["last_seqs"].items()},
-                ),
+                position=LogPosition.parse(document),
                 deadlines_at=_parse_instant(document["deadlines_at"]),
                 parkings=[str(each) for each in document["parkings"]],
                 blocked=[str(each) for each in document.get("blocked", ())],
@@ -88,8 +85,7 @@ class Outbox:
     def cursor(self) -> str:
         pending = self.pending
         document: dict[str, Any] = {
-            "newest_at": _instant_text(self.position.newest_at),
-            "last_seqs": self.position.last_seqs,
+            **self.position.document,
             "deadlines_at": _instant_text(self.deadlines_at),
             "parkings": self.parkings,
             "blocked": self.blocked,

@@ -51,7 +51,7 @@ class AccountsTable(LedgerTable):
 
     def _has_new(self, snapshot: TableSnapshot, since: Since) -> bool:
         """True if a customer has an event and no row."""
-        customers = {key.customer_id for key in self._list_changed(since)}
+        customers = {key.customer_id for key in since.changed}
         return not customers.issubset(read_rows(snapshot, LAYOUT, ())["customer_id"].to_pylist())
 
     @property

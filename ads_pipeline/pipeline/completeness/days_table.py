@@ -61,7 +61,7 @@ class DaysTable(LedgerTable):
         if since is None:
             yield from self._describe_all(snapshot, rules)
             return
-        keys = self._list_changed(since) | {key for key in also if key.source == self.source}
+        keys = {*since.changed} | {key for key in also if key.source == self.source}
         keys.update(find_due(self._ledger, self.source, list(self._settings.google_apis.queries), since.as_of, rules))
         if _WAITS in since.differing:
             keys.update(self._find_waiting(snapshot))

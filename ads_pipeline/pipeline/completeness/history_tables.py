@@ -76,7 +76,7 @@ class HistoryTable(LedgerTable):
         self, snapshot: TableSnapshot, since: Since | None, _also: Collection[PartitionKey], _now: datetime
     ) -> Changes:
         if since is not None:
-            found = list(self._read_since(self._list_changed(since), since.events))
+            found = list(self._read_since(since.changed, since.events))
             for day, rows in self._group(sorted(found, key=lambda row: row[self.time_column])):
                 yield day, RowChange(rows=rows, keys=self._list_keys(rows))
             return

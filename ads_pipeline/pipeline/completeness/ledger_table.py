@@ -1,9 +1,11 @@
 """Keeps a table about the warehouse as the ledger says. Each table says what may have changed, and which rows it has.
 
-The log of a table says up to which event it has seen the ledger. The newest version is opened before the ledger is
-read, and a commit directly follows it. So no version holds older knowledge than the one before, whoever writes it.
+The log of a table says up to which event of each run it has seen the ledger. The newest version is opened before the
+ledger is read, and a commit directly follows it. So no version holds older knowledge than the one before, whoever
+writes it.
 """
 
+import json
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -27,10 +29,15 @@ from ads_pipeline.lake.completeness.keyed_rows import (
     write_rows,
 )
 from ads_pipeline.lake.warehouse.commit_races import MAX_COMMIT_ATTEMPTS, pause
-from ads_pipeline.lake.warehouse.delta_commits import TableSnapshot, open_table, read_mark
+from ads_pipeline.lake.warehouse.delta_commits import TableSnapshot, open_table, read_mark, read_note
 from ads_pipeline.lake.warehouse.error_translation import translate_errors
 from ads_pipeline.lake.warehouse.table_values import WarehouseTable
-from ads_pipeline.ledger.events.new_events import COMMIT_DELAY
+from ads_pipeline.ledger.events.new_events import (
+    COMMIT_DELAY,
+    LogPosition,
+    list_partitions_changed_after,
+    read_position,
+)
 from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.ledger.write_steps.transactions import Clock
 from ads_pipeline.settings.query_file import GoogleApis
@@ -42,6 +49,7 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 # comparison of everything.
 EVENTS, AS_OF, COMPARED = "events", "as_of", "compared"
 _COMPARED_AFTER: Final = timedelta(days=1)
+MOST_READ_AGAIN: Final = 500  # changed partitions
 
 Changes = Iterator[tuple[Partition, RowChange]]
 
@@ -61,11 +69,12 @@ class TableSettings(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Since:
-    """What a commit has seen before: events up to about `events`, and what time has changed up to `as_of`.
+    """What a commit has not seen: the partitions that have `changed` by events from about `events` on.
 
-    `differing` are the table's own marks that are other ones now.
+    It has seen what time had changed up to `as_of`. `differing` are the table's own marks that are other ones now.
     """
 
+    changed: frozenset[PartitionKey]
     events: datetime
     as_of: datetime
     differing: frozenset[str]
@@ -73,11 +82,16 @@ class Since:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedCommit:
-    """What the next commit would write over a snapshot, and the marks that it leaves in the log."""
+    """What the next commit would write over a snapshot, and what it leaves in the log: marks and the position.
+
+    With `is_due`, it is made also without a change of rows, because the next one would read many events again.
+    """
 
     snapshot: TableSnapshot
     marks: Mapping[str, int]
+    position: LogPosition
     changes: Iterable[tuple[Partition, RowChange]]
+    is_due: bool = False
 
 
 class LedgerTable(ABC):
@@ -185,9 +199,21 @@ class LedgerTable(ABC):
             return None
         now = to_time(marks[AS_OF])
         differing = frozenset(name for name, mark in marks.items() if mark != last[name])
-        since = Since(events=min(to_time(events), now) - COMMIT_DELAY, as_of=to_time(as_of), differing=differing)
-        changes = list(table._find_changes(snapshot, since, also, now))
-        return PlannedCommit(snapshot=snapshot, marks=marks, changes=changes)
+        position = _read_position(snapshot) or LogPosition(newest_at=to_time(events))
+        changed, position = list_partitions_changed_after(ledger.engine, position, now=now)
+        since = Since(
+            changed=frozenset(key for key in changed if key.source == self.source),
+            events=min(to_time(events), now) - COMMIT_DELAY,
+            as_of=to_time(as_of),
+            differing=differing,
+        )
+        return PlannedCommit(
+            snapshot=snapshot,
+            marks=marks,
+            position=position,
+            changes=list(table._find_changes(snapshot, since, also, now)),
+            is_due=len(changed) > MOST_READ_AGAIN or to_time(marks[EVENTS]) - to_time(events) > COMMIT_DELAY,
+        )
 
     def _publish(
         self, also: Collection[PartitionKey], *, everything: bool, planned: PlannedCommit | None = None
@@ -203,10 +229,10 @@ class LedgerTable(ABC):
                     everything = True
                     continue
                 is_new = read_mark(snapshot, EVENTS) is None
-                if not (rows.added or rows.removed or everything or is_new):
+                if not (rows.added or rows.removed or everything or is_new or plan.is_due):
                     return 0
                 compared = {COMPARED: marks[AS_OF]} if everything or is_new else {}
-                if commit_rows(snapshot, rows, {**marks, **compared}):
+                if commit_rows(snapshot, rows, {**marks, **compared}, json.dumps(plan.position.document)):
                     return rows.changed
                 pause(attempt)
         raise TableContended(str(self.table), f"others committed first {MAX_COMMIT_ATTEMPTS} times; try again")
@@ -220,20 +246,21 @@ class LedgerTable(ABC):
         )
         if changed is not None:
             return changed
-        marks = self._read_all_marks()
+        marks, position = self._read_all_marks(), read_position(self._ledger.engine, self._now())
         changes = self._find_changes(snapshot, None, also, to_time(marks[AS_OF]))
-        return PlannedCommit(snapshot=snapshot, marks=marks, changes=changes)
+        return PlannedCommit(snapshot=snapshot, marks=marks, position=position, changes=changes)
 
     def _read_all_marks(self) -> dict[str, int]:
         """The marks of the next commit. They are read before the rows."""
         now, newest = self._now(), self._ledger.events.get_newest().at
         return {EVENTS: 0 if newest is None else to_number(newest), AS_OF: to_number(now), **self._read_marks()}
 
-    def _list_changed(self, since: Since) -> set[PartitionKey]:
-        """The partitions of the source that have an event since then."""
-        runs = self._ledger.events.list_changed_runs(since.events)
-        changed = self._ledger.events.list_changed_partitions(runs, since.events)
-        return {key for key in changed if key.source == self.source}
+
+def _read_position(snapshot: TableSnapshot) -> LogPosition | None:
+    """Up to where the snapshot's own commit has read the events; None when its entry does not say so."""
+    with suppress(ValueError, KeyError, TypeError, AttributeError):
+        return LogPosition.parse(json.loads(read_note(snapshot)))
+    return None
 
 
 def to_number(moment: datetime) -> int:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
@@ -22,8 +23,9 @@ from ads_pipeline.domain.fetching.account import Account
 from ads_pipeline.domain.fetching.retry_forecast import Parking
 from ads_pipeline.domain.partition import PartitionKey
 from ads_pipeline.domain.transitions import Action
-from ads_pipeline.lake.completeness.keyed_rows import commit_rows
+from ads_pipeline.lake.completeness.keyed_rows import NextRows, commit_rows
 from ads_pipeline.lake.warehouse.replacement import Warehouse
+from ads_pipeline.pipeline.completeness import ledger_table
 from ads_pipeline.pipeline.days.day_conditions import DayRules
 from ads_pipeline.pipeline.days.deadlines import find_blocked
 from ads_pipeline.settings.environment import read_settings
@@ -85,7 +87,7 @@ def reject(home: Home, partition: PartitionKey, run_id: str = "r1") -> None:
 
 
 def withdraw(home: Home, partition: PartitionKey) -> None:
-    home.ledger.actions.execute(Action.WITHDRAW, [partition], action_request("w1"))
+    home.ledger.actions.execute(Action.WITHDRAW, [partition], action_request(f"withdraw-{partition.logical_date}"))
 
 
 def row_of(home: Home, partition: PartitionKey) -> Row:
@@ -187,6 +189,48 @@ def test_unchanged_ledger_makes_no_version(home: Home, clock: FakeClock) -> None
     assert home.days.publish() == 0
     assert version_of(home) == version
     assert home.days.publish_all() == 0
+
+
+def list_described(home: Home) -> set[str]:
+    """The days that the next publication describes again, as the table's key has them."""
+    plan = home.days.plan_changed(home.ledger, home.days.open(), ())
+    assert plan is not None
+    return {key[0] for _partition, change in plan.changes for key in change.keys or ()}
+
+
+def test_days_that_a_version_has_seen_are_not_described_again(home: Home, clock: FakeClock) -> None:
+    """However short ago they changed. So a load among many costs what it costs alone."""
+    home.days.publish()
+    clock.tick(timedelta(seconds=1))
+    withdraw(home, key(day=2))
+    home.days.publish()
+    withdraw(home, key(day=1))
+    assert list_described(home) == {"2026-02-01"}
+    home.days.publish()
+    assert list_described(home) == set()
+
+
+def test_version_that_does_not_say_what_it_has_seen_is_followed_by_recent_changes(home: Home) -> None:
+    """Something else may have committed it. Then the days of the last minutes are described again."""
+    withdraw(home, key(day=2))
+    home.days.publish()
+    withdraw(home, key(day=1))
+    assert commit_rows(home.days.open(), NextRows(), {}, "[]")
+    assert list_described(home) >= {"2026-02-01", "2026-02-02"}
+    home.days.publish()
+    assert row_of(home, key(day=1))["is_readable"] is False
+
+
+def test_many_changes_that_change_no_row_are_read_once(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The position is stored although no row differs, when the next publication would read many events again."""
+    monkeypatch.setattr(ledger_table, "MOST_READ_AGAIN", 0)
+    home.tables.publish_or_log()
+    withdraw(home, key(day=2))
+    version = DeltaTable(home.tables.all[-1].table.uri).version()
+    home.tables.publish_or_log()
+    assert DeltaTable(home.tables.all[-1].table.uri).version() == version + 1
+    home.tables.publish_or_log()
+    assert DeltaTable(home.tables.all[-1].table.uri).version() == version + 1
 
 
 def test_everything_is_compared_once_a_day(home: Home, clock: FakeClock) -> None:
