@@ -292,7 +292,8 @@ def open_run_resources(
     ) as lease:
         ledger = Ledger(engine, origin=origin, tenancy=settings.tenancy, lease=lease)
         log_event(_LOG, LogEvent.RUN_OPENED, run=origin.engine_run_id, lease_seconds=settings.lease.total_seconds())
-        events.append(origin.make_event("RunStarted", at=datetime.now(UTC)))  # the first claim or write folds it
+        events.append(origin.make_event("RunStarted", at=datetime.now(UTC)))
+        fold_run(events, origin.engine_run_id)
         apis = settings.google_apis
         versions = {name: query.schema_version for name, query in apis.queries.items()}
         ledger.statuses.record_code_versions(apis.source, asset_code_versions(versions))
