@@ -14,6 +14,7 @@ from typing import Final, NoReturn
 import requests
 
 CONNECT_SECONDS: Final = 5.0  # for each address of the server
+_ENDING: Final = threading.Lock()
 
 
 def call(url: str, body: str, seconds: float) -> str:
@@ -66,7 +67,11 @@ def _no_answer(seconds: float) -> str:
 
 
 def _end(problem: str) -> NoReturn:
-    """End the process at once: without closing a connection, which may wait for the server."""
+    """End the process at once: without closing a connection, which may wait for the server.
+
+    Of the call and its limit, the first one ends the process.
+    """
+    _ENDING.acquire()  # and never released
     sys.stdout.write(problem)
     sys.stdout.flush()
     os._exit(0)

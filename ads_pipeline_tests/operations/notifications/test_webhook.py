@@ -2,6 +2,8 @@
 
 import logging
 import socket
+import subprocess
+import sys
 import threading
 import time
 import traceback
@@ -11,7 +13,7 @@ from dataclasses import replace
 
 import pytest
 
-from ads_pipeline.operations.notifications.webhook import START_SECONDS, Webhook
+from ads_pipeline.operations.notifications.webhook import CALL, START_SECONDS, Webhook
 from ads_pipeline_tests.webhook_server import (
     PATH,
     SECRET,
@@ -64,6 +66,21 @@ def test_hanging_server_is_a_failure(server: WebhookServer, webhook: Webhook) ->
     server.answer = server.hang
     impatient = replace(webhook, seconds=0.5)
     assert impatient.send("{}") == "did not answer within 0.5 s"
+
+
+@pytest.mark.invariant("L5")
+def test_call_that_ends_at_its_limit_has_one_result() -> None:
+    """The call and the timer may end the process at the same moment."""
+    program = f"""
+import sys, threading
+from {CALL} import _end
+start = threading.Barrier(16)
+for number in range(16):
+    threading.Thread(target=lambda: (start.wait(), _end("x" * 1000 + "."))).start()
+"""
+    for _ in range(5):
+        done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=True)
+        assert done.stdout == "x" * 1000 + "."
 
 
 @contextmanager
