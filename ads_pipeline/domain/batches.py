@@ -1,10 +1,12 @@
-"""Cuts sequences of any items into parts."""
+"""Cuts sequences of any items into parts, and groups them."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TypeVar
 
 _Item = TypeVar("_Item")
+_Key = TypeVar("_Key", bound=Hashable)
 
 
 def cut(items: Iterable[_Item], fits: Callable[[Sequence[_Item], _Item], bool]) -> Iterator[list[_Item]]:
@@ -24,3 +26,11 @@ def split_batches(items: Iterable[_Item], size: int) -> Iterator[list[_Item]]:
     rest = iter(items)
     while batch := list(islice(rest, size)):
         yield batch
+
+
+def group_by(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key, list[_Item]]:
+    """Group the items by their keys, in their order."""
+    groups: defaultdict[_Key, list[_Item]] = defaultdict(list)
+    for item in items:
+        groups[key(item)].append(item)
+    return dict(groups)

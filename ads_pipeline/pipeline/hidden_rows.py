@@ -6,11 +6,11 @@ what a crash interrupted.
 """
 
 import logging
-from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
+from ads_pipeline.domain.batches import group_by
 from ads_pipeline.domain.errors import FilesDamaged, LogDamaged, WarehouseError
 from ads_pipeline.domain.log_lines import LogEvent, log_event
 from ads_pipeline.domain.partition import PartitionKey
@@ -20,8 +20,6 @@ from ads_pipeline.ledger.state.pointers import Publications
 from ads_pipeline.pipeline.completeness.completeness_tables import CompletenessTables
 
 _LOG: Final = logging.getLogger(__name__)
-_T = TypeVar("_T")
-_K = TypeVar("_K", bound=Hashable)
 
 
 def describe_left_rows(error: WarehouseError) -> str:
@@ -76,10 +74,3 @@ class HiddenRows:
 
 def is_blocked(key: PartitionKey, error: FilesDamaged) -> bool:
     return any(each.may_hold(key.customer_id, key.logical_date) for each in error.damaged)
-
-
-def group_by(items: Iterable[_T], key: Callable[[_T], _K]) -> dict[_K, list[_T]]:
-    groups: defaultdict[_K, list[_T]] = defaultdict(list)
-    for item in items:
-        groups[key(item)].append(item)
-    return dict(groups)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import Final
 
-from ads_pipeline.domain.batches import split_batches
+from ads_pipeline.domain.batches import group_by, split_batches
 from ads_pipeline.domain.errors import (
     AdsPipelineError,
     ContractMissing,
@@ -33,7 +33,7 @@ from ads_pipeline.ledger.state.load_recorder import Loads
 from ads_pipeline.ledger.state.run_history import RunHistory
 from ads_pipeline.ledger.state.states import States
 from ads_pipeline.pipeline.completeness.completeness_tables import CompletenessTables
-from ads_pipeline.pipeline.hidden_rows import HiddenRows, group_by, is_blocked
+from ads_pipeline.pipeline.hidden_rows import HiddenRows, is_blocked
 from ads_pipeline.pipeline.progress import ProgressReporter, no_progress
 from ads_pipeline.pipeline.registered_seals import SealRegister, compare_with_seal
 from ads_pipeline.pipeline.staged_runs import StagedRuns, sink_into

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from ads_pipeline.domain.batches import split_batches
+from ads_pipeline.domain.batches import group_by, split_batches
 from ads_pipeline.domain.errors import (
     AdsPipelineError,
     ContractMissing,
@@ -24,7 +24,7 @@ from ads_pipeline.lake.warehouse.replacement import Warehouse
 from ads_pipeline.lake.warehouse.staging import StartSpark
 from ads_pipeline.ledger.sql.ledger_values import VerdictCause, VerdictResult
 from ads_pipeline.ledger.state.verdicts import Verdicts
-from ads_pipeline.pipeline.hidden_rows import HiddenRows, describe_left_rows, group_by
+from ads_pipeline.pipeline.hidden_rows import HiddenRows, describe_left_rows
 from ads_pipeline.pipeline.progress import ProgressReporter, no_progress
 from ads_pipeline.pipeline.registered_seals import SealRegister
 from ads_pipeline.pipeline.staged_runs import StagedRuns, sink_into

@@ -3,12 +3,13 @@
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from ads_pipeline.domain.batches import group_by
 from ads_pipeline.domain.errors import PartitionRefused, WarehouseError
 from ads_pipeline.domain.partition import PartitionKey, Run
 from ads_pipeline.domain.transitions import PartitionState
 from ads_pipeline.ledger.control.withdrawals import Withdrawals
 from ads_pipeline.ledger.sql.ledger_values import ActionRequest, OpenWithdrawal
-from ads_pipeline.pipeline.hidden_rows import HiddenRows, group_by
+from ads_pipeline.pipeline.hidden_rows import HiddenRows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

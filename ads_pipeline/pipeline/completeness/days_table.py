@@ -1,7 +1,6 @@
 """The table `days`: one row for each expected day of a customer and query, as the ledger says it now."""
 
 import logging
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import date, datetime, timedelta
@@ -10,6 +9,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from ads_pipeline.domain.batches import group_by
 from ads_pipeline.domain.errors import FilesDamaged, LogDamaged
 from ads_pipeline.domain.log_lines import LogEvent, log_event
 from ads_pipeline.domain.partition import PartitionKey
@@ -72,10 +72,7 @@ class DaysTable(LedgerTable):
 
     def _describe(self, keys: Iterable[PartitionKey], first_days: FirstDays, rules: DayRules) -> Changes:
         """The rows of these days in place of the ones that the table has."""
-        groups = defaultdict[Partition, list[PartitionKey]](list)
-        for key in keys:
-            groups[partition_of(key)].append(key)
-        for partition, group in groups.items():
+        for partition, group in group_by(keys, partition_of).items():
             yield (
                 partition,
                 RowChange(rows=self._read(group, first_days, rules), keys=[row_key(key) for key in group]),

@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
-from pathlib import Path
 from typing import ClassVar, Final, Protocol
 
 from ads_pipeline.domain.errors import AdsPipelineError, FilesDamaged, LogDamaged, TableContended
@@ -40,7 +39,7 @@ from ads_pipeline.ledger.events.new_events import (
 )
 from ads_pipeline.ledger.ledger import LedgerReader
 from ads_pipeline.ledger.write_steps.transactions import Clock
-from ads_pipeline.settings.query_file import GoogleApis
+from ads_pipeline.pipeline.days.day_conditions import QueryFileSettings
 
 _LOG: Final = logging.getLogger(__name__)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -54,14 +53,8 @@ MOST_READ_AGAIN: Final = 500  # changed partitions
 Changes = Iterator[tuple[Partition, RowChange]]
 
 
-class TableSettings(Protocol):
+class TableSettings(QueryFileSettings, Protocol):
     """The settings of a deployment that decide about its days, and where its warehouse is."""
-
-    @property
-    def google_apis(self) -> GoogleApis: ...
-
-    @property
-    def queries_file(self) -> Path: ...
 
     @property
     def warehouse_location(self) -> str: ...

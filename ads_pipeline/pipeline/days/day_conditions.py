@@ -11,6 +11,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Final, Protocol
 
+from ads_pipeline.domain.batches import group_by
 from ads_pipeline.domain.days.conditions import CONDITIONS, UNREADABLE_CONDITIONS, Condition
 from ads_pipeline.domain.days.day_facts import Acknowledgement, DayFacts
 from ads_pipeline.domain.days.day_ranges import DayRange, cut_days, expand
@@ -213,9 +214,7 @@ def describe_days(
     `first_days` are those of all these customers, where they were read shortly before.
     """
     unique_keys = list(dict.fromkeys(keys))
-    groups = defaultdict[tuple[str, str], list[PartitionKey]](list)
-    for key in unique_keys:
-        groups[key.source, key.query_name].append(key)
+    groups = group_by(unique_keys, lambda key: (key.source, key.query_name))
 
     def read(ledger: LedgerReader) -> dict[PartitionKey, DayCondition]:
         return {
