@@ -62,11 +62,6 @@ steps = st.lists(
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
 def home(sqlite_url: str, clock: FakeClock) -> Iterator[Home]:
     """A home with two loaded days and one that was rejected, and the table of these days."""
     with open_home(Path(sqlite_url.removeprefix("sqlite:///")).parent, clock=clock, now=clock) as opened:

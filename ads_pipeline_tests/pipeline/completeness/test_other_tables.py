@@ -29,11 +29,6 @@ HOUR = timedelta(hours=1)
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
 def home(sqlite_url: str, clock: FakeClock) -> Iterator[Home]:
     """A home with two loaded days, one of which was restated the day after."""
     with open_home(Path(sqlite_url.removeprefix("sqlite:///")).parent, clock=clock, now=clock) as opened:
